@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from lab.tables.collectives import all_reduce_rows, all_to_all_rows
 from lab.tables.features import gemm_terms_of, prefill_rows, prefill_terms_of, shape_numbers
 from lab.tables.modules import LAUNCH_BOUND, delta_net_shapes, measured_modules, measured_shapes, rows_of
 from lab.terminal import parser, run
+from lab.validation.skew import skewed_load
 from specmargin.architecture.types import LinearAttention
 from specmargin.catalog.lookup import bundled_device
 from specmargin.hardware.layout import Layout
@@ -36,7 +38,7 @@ from specmargin.prices.kernels.fit import Samples
 from specmargin.prices.kernels.kinds import MODULE_KINDS, expert_variant, shape_key
 from specmargin.prices.kernels.law import Curve, Evidence, Law, Terms
 from specmargin.prices.kernels.model import SiliconPrices
-from specmargin.prices.kernels.terms import BYTES
+from specmargin.prices.kernels.terms import BYTES, quantize_terms
 from specmargin.prices.roofline import Roofline
 from specmargin.prices.work import Work, module_work
 from specmargin.step import FloatArray, Step
@@ -108,6 +110,7 @@ def _entries(gpu: str, engine: str, kernels: dict[str, Any]) -> Iterator[Entry]:
     for entry, law in _gemms(gpu, engine):
         gemms[entry["dtype"]] = law
         yield entry
+    yield from _quantize(gpu, engine)
     yield from _experts(gpu, engine, kernels)
     yield from _attention(gpu, engine)
     yield from _prefill(gpu, engine)
@@ -143,6 +146,28 @@ def _gemms(gpu: str, engine: str) -> Iterator[tuple[Entry, Law]]:
             law = fitted_law(samples, f"{source} {table.version}", judged=m <= MEMORY_BOUND, note=note)
             yield _entry(gpu, engine, "gemm", dtype, "", law), law
             break
+
+
+def _quantize(gpu: str, engine: str) -> Iterator[Entry]:
+    """Activations to per-tensor fp8. SGLang's rows take four times as long as the others': several kernels each."""
+    sources = [source for source in (engine, "vllm", "trtllm") if source != "sglang"]
+    for source in sources:
+        table = store.load(store.SYSTEMS[gpu], "quantize", source, "scale_matrix_perf")
+        if table is None:
+            continue
+        rows = table.rows.group_by(["m", "k"]).agg(pl.col("seconds").min()).sort(["k", "m"])
+        m = rows["m"].to_numpy().astype(np.float64)
+        samples = Samples(
+            seconds=rows["seconds"].to_numpy(),
+            terms=quantize_terms(m, rows["k"].to_numpy()),
+            shape=shape_numbers(rows, ["k"]),
+            weight=np.where(m <= 512, 1.0, 0.2),
+            **_plain(gpu),
+        )
+        note = "" if source == engine else f"measured with {source}"
+        law = fitted_law(samples, f"{source} {table.version}", judged=m <= MEMORY_BOUND, note=note)
+        yield _entry(gpu, engine, "quantize", "fp8", "", law)
+        return
 
 
 def _experts(gpu: str, engine: str, kernels: dict[str, Any]) -> Iterator[Entry]:
@@ -189,7 +214,7 @@ def _newest_experts(gpu: str, engine: str, dtype: str, *, plain: bool) -> tuple[
     for min_shapes in (10, 4):
         for path in store.versions(store.SYSTEMS[gpu], "moe", engine, "moe_perf"):
             table = store.table(path)
-            expert = features.expert_rows(table, dtype, _peaks(gpu, dtype))
+            expert = _measured_experts(table, gpu, dtype)
             if expert is None:
                 continue
             rows = expert.rows.with_columns(spread=pl.col("moe_ep_size") > 1)
@@ -198,6 +223,15 @@ def _newest_experts(gpu: str, engine: str, dtype: str, *, plain: bool) -> tuple[
                 note = f"{expert.dropped_rows} rows dropped by the checks" if expert.dropped_rows else ""
                 return table, rows, note
     return None
+
+
+def _measured_experts(table: store.Table, gpu: str, dtype: str) -> features.CheckedRows | None:
+    """Balanced rows, or skewed ones where there are no others (Intel), counted as they were drawn."""
+    balanced = features.expert_rows(table, dtype, _peaks(gpu, dtype))
+    if balanced is not None:
+        return balanced
+    load = partial(skewed_load, exponent=1.01)
+    return features.expert_rows(table, dtype, _peaks(gpu, dtype), routing="power_law_1.01", load=load)
 
 
 def _short(kernel: str) -> str:

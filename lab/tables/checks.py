@@ -49,8 +49,7 @@ def _gemms(gpu: str, engine: str) -> Iterator[Entry]:
 
 
 def _modules(gpu: str, engine: str) -> Iterator[Entry]:
-    for module in dict.fromkeys((table.kind, table.operation, table.file) for table in MODULES):
-        kind, operation, file = module
+    for kind, operation, file in dict.fromkeys((module.kind, module.operation, module.file) for module in MODULES):
         measured = store.load(store.SYSTEMS[gpu], operation, engine, file)
         reason = "" if measured is None else slow_module(gpu, engine, operation, file)
         if measured is not None and reason:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -326,11 +327,17 @@ def test_wrong_names_are_refused() -> None:
 
 
 def test_a_kernel_far_under_the_bandwidth_is_warned_about_with_what_is_faster() -> None:
-    """H200, vLLM, plain fp8 experts: 0.6 TB/s of 4.8 (silicon.md)."""
-    bad = pricer(
-        "qwen3-30b-a3b", prices=prices_of("laws"), architecture=find_model("qwen3-30b-a3b", weights=_precision("fp8"))
-    )
-    good = pricer("qwen3-30b-a3b", prices=prices_of("laws"))
+    """The experts' law of the engine at a fifth of its bandwidth."""
+    prices = prices_of("laws")
+    assert isinstance(prices, SiliconPrices)
+    laws = {
+        key: replace(law, bytes_per_second=law.bytes_per_second / 5.0) if key[:3] == ("vllm", "experts", "fp8") else law
+        for key, law in prices.book.laws.items()
+    }
+    slow = replace(prices, book=replace(prices.book, laws=laws))
+    architecture = find_model("qwen3-30b-a3b", weights=_precision("fp8"))
+    bad = pricer("qwen3-30b-a3b", prices=slow, architecture=architecture)
+    good = pricer("qwen3-30b-a3b", prices=prices, architecture=architecture)
     (warning,) = price_warnings(bad, batch=8, depth=1)
     assert "of the device's bandwidth" in warning
     assert "would take" in warning

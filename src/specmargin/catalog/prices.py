@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 KINDS = ("datasheet", "scaled", "laws", "tables")
 SCHEMA = "specmargin.laws/1"
 _LAWS = "laws.json"
+_VERIFIED = "verified.json"
 _ENDING = ".prices.json"
 _WRITERS = "`specmargin measure gpu` and `specmargin measure vllm` write such files"
 _KINDS = {str: "text", dict: "an object", list: "a list"}
@@ -44,7 +46,10 @@ def law_book(device: Device) -> LawBook | None:
 @cache
 def _law_book(gpu: str) -> LawBook | None:
     book = LawBook.from_json(gpu, read_bundled(_LAWS))
-    return book if book.laws else None
+    verified = (
+        (entry["engine"], entry["dtype"]) for entry in read_bundled(_VERIFIED)["verified"] if entry["gpu"] == gpu
+    )
+    return replace(book, verified=frozenset(verified)) if book.laws else None
 
 
 @cache

@@ -11,6 +11,8 @@ from specmargin.prices.kernels.kinds import DTYPE_GROUPS, expert_variant, groupe
 from specmargin.prices.kernels.law import Curve, Law
 from specmargin.sources import Source, SourceKind
 
+UNVERIFIED_ROWS = "unverified: no measured step of this GPU, engine and format agrees with these rows yet"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LawEntry:
@@ -21,6 +23,23 @@ class LawEntry:
     engine: str
     origin: str  # release of the measurements, and the GPU
     source_kind: SourceKind = SourceKind.SILICON
+    remark: str = ""  # a dropped table that this law stands in for; that no measured step has verified it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DroppedTable:
+    """A kernel's rows that the checks left out of the laws (`checks.py`), and why."""
+
+    engine: str
+    version: str
+    operation: str
+    dtype: str  # "" for modules
+    kernel: str
+    reason: str
+
+    def __str__(self) -> str:
+        name = f"{self.engine} {self.version} {self.dtype or self.operation} ({self.kernel})"
+        return f"in place of the table of {name}, dropped because it {self.reason}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +53,8 @@ class LawBook:
     kernels: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     fallback: LawBook | None = None  # for what is not in this one
     scaled_to: str = ""  # the device that these laws were scaled to; "" for the measured one
+    dropped: tuple[DroppedTable, ...] = ()
+    verified: frozenset[tuple[str, str]] | None = None  # engines and dtypes; None: nothing is known about them
     _order: dict[str, list[str]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @classmethod
@@ -48,7 +69,14 @@ class LawBook:
                 curves[key] = Curve.from_json(rest)
             else:
                 laws[key] = Law.from_json(rest)
-        return cls(gpu=gpu, release=values["source"], laws=laws, curves=curves, kernels=values["kernels"])
+        dropped = tuple(
+            DroppedTable(**{name: entry[name] for name in _DROPPED})
+            for entry in values.get("dropped", ())
+            if entry["gpu"] == gpu and entry["kernel"]  # rows of a kernel that is still used are not worth a remark
+        )
+        return cls(
+            gpu=gpu, release=values["source"], laws=laws, curves=curves, kernels=values["kernels"], dropped=dropped
+        )
 
     def with_fallback(self, other: LawBook) -> LawBook:
         """These laws, and the other's where there are none; each keeps its own origin."""
@@ -74,6 +102,10 @@ class LawBook:
     def gemm(self, engine: str, precision: str) -> LawEntry | None:
         return self._find(engine, "gemm", DTYPE_GROUPS.get(precision, ()), [""])
 
+    def quantize(self, engine: str) -> LawEntry | None:
+        """Activations to fp8, before a GEMM of per-tensor fp8: the tables measure the two apart."""
+        return self._find(engine, "quantize", (("fp8",),), [""])
+
     def experts(self, engine: str, block: ExpertBlock, *, spread: bool) -> LawEntry | None:
         """The law of the kernel that the engine uses for this model's shape, or of its usual kernel."""
         plain = is_plain(block)
@@ -88,7 +120,7 @@ class LawBook:
             variants += [expert_variant(name, spread=spread, plain=not plain) for name in names]
             entry = self._first_variant(candidate, "experts", dtype, variants)
             if entry is not None:
-                return entry
+                return self._remarked(entry, engine, "experts", dtype)
         return None
 
     def _order_of(self, engine: str, groups: Iterable[tuple[str, ...]]) -> Iterator[tuple[str, str]]:
@@ -123,19 +155,41 @@ class LawBook:
         for candidate, dtype in self._order_of(engine, groups):
             entry = self._first_variant(candidate, operation, dtype, variants)
             if entry is not None:
-                return entry
+                return self._remarked(entry, engine, operation, dtype)
         return None
+
+    def _remarked(self, entry: LawEntry, engine: str, operation: str, dtype: str) -> LawEntry:
+        """With the dropped table of the engine's own, if this law stands in for one."""
+        for table in self.dropped:
+            is_own = (table.engine, table.operation) == (engine, operation) and table.dtype in ("", dtype)
+            if is_own and entry.law.evidence.version != f"{table.engine} {table.version}":
+                return replace(entry, remark="; ".join(part for part in (str(table), entry.remark) if part))
+        return entry
+
+    def _is_verified(self, engine: str, operation: str, dtype: str) -> bool:
+        """Whether measured steps agree with these rows: weights by their format, the rest by the engine."""
+        if self.verified is None or self.scaled_to:
+            return True
+        if operation in ("gemm", "experts"):
+            return (engine, dtype) in self.verified
+        return any(name == engine for name, _ in self.verified)
 
     def _first_variant(self, candidate: str, operation: str, dtype: str, variants: list[str]) -> LawEntry | None:
         for variant in variants:
             law = self.laws.get((candidate, operation, dtype, variant))
             if law is not None:
                 return LawEntry(
-                    law=law, dtype=dtype, engine=candidate, origin=self.origin, source_kind=self.source_kind
+                    law=law,
+                    dtype=dtype,
+                    engine=candidate,
+                    origin=self.origin,
+                    source_kind=self.source_kind,
+                    remark="" if self._is_verified(candidate, operation, dtype) else UNVERIFIED_ROWS,
                 )
         return None if self.fallback is None else self.fallback._first_variant(candidate, operation, dtype, variants)
 
 
+_DROPPED = ("engine", "version", "operation", "dtype", "kernel", "reason")
 _KEYS = ("gpu", "engine", "operation", "dtype", "variant")
 
 

@@ -28,6 +28,7 @@ FEW_POSITIONS = 64
 # layers evict the weights.
 CACHE_BYTES = {"l40s": 96e6, "rtx-pro-6000": 128e6}
 _CACHED = (0.1, 1.5)  # times the cache: below, a read takes no time beside the launch; above, it comes from memory
+_EAGER = {"arc-pro-b60"}  # vLLM 0.26 launches every kernel on Intel GPUs: so do its rows, and so do served steps
 WARM = 0.1  # of the rows that only read: so many faster than memory, and the whole table was timed with a warm cache
 STRAY = 2.0  # times as fast as the neighbours on both sides say
 
@@ -39,6 +40,7 @@ class Peaks:
     bytes_per_second: float
     operations_per_second: float = np.inf  # in the arithmetic of the rows
     cache_bytes: float = 0.0
+    graphs: bool = True  # engines replay graphs on it, so a row with launches in it says nothing about a served step
 
     @classmethod
     def of(cls, device: Device, dtype: str) -> Peaks:
@@ -47,6 +49,7 @@ class Peaks:
             bytes_per_second=device.bandwidth_bytes_per_second,
             operations_per_second=rate,
             cache_bytes=CACHE_BYTES.get(device.name, 0.0),
+            graphs=device.name not in _EAGER,
         )
 
     def cached(self, read_bytes: FloatArray) -> BoolArray:

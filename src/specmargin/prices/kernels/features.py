@@ -5,8 +5,9 @@ The interpolation of the tables and the fit of the laws (`lab/fits/laws.py`) bot
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import numpy as np
 import polars as pl
@@ -89,8 +90,15 @@ class CheckedRows:
         return sum(part.rows for part in self.dropped)
 
 
-def expert_rows(table: Table, dtype: str, peaks: Peaks) -> CheckedRows | None:
-    chosen = table.rows.filter((pl.col("moe_dtype") == dtype) & (pl.col("distribution") == "balanced")).filter(
+Load = Callable[[int, int, int, int], tuple[float, float]]  # distinct experts and pairs: as `expert_load`
+BALANCED = "balanced"
+
+
+def expert_rows(
+    table: Table, dtype: str, peaks: Peaks, *, routing: str = BALANCED, load: Load | None = None
+) -> CheckedRows | None:
+    """`routing`: of the rows; `load` counts experts where it is not balanced."""
+    chosen = table.rows.filter((pl.col("moe_dtype") == dtype) & (pl.col("distribution") == routing)).filter(
         pl.col("num_experts") // pl.col("moe_ep_size") >= 8  # smaller shares are not used in practice
     )
     if chosen.height == 0:
@@ -104,10 +112,11 @@ def expert_rows(table: Table, dtype: str, peaks: Peaks) -> CheckedRows | None:
     kernels = rows.filter(pl.col("num_tokens") <= 16).group_by(MODEL_SHAPE).agg(pl.col("kernel_source").mode().first())
     rows = rows.drop("kernel_source").join(kernels.rename({"kernel_source": "kernel"}), on=MODEL_SHAPE, how="left")
     parameters = matrices_expression() * pl.col("hidden_size") * pl.col("inter_size") / pl.col("moe_tp_size")
-    rows = _counted(rows.with_columns(parameters=parameters), by_groups=False)
+    rows = _counted(rows.with_columns(parameters=parameters), load or expert_load)
     seconds_per_parameter = BYTES[dtype] / peaks.bytes_per_second
-    by_groups = rows.filter(_routes_by_groups(seconds_per_parameter)).select(MODEL_SHAPE).unique()
-    recounted = _counted(rows.join(by_groups, on=MODEL_SHAPE), by_groups=True)
+    grouped = _routes_by_groups(seconds_per_parameter) if load is None else pl.lit(False)
+    by_groups = rows.filter(grouped).select(MODEL_SHAPE).unique()
+    recounted = _counted(rows.join(by_groups, on=MODEL_SHAPE), partial(expert_load, by_groups=True))
     rows = pl.concat([rows.join(by_groups, on=MODEL_SHAPE, how="anti"), recounted])
     return _checked_experts(rows.sort([*EXPERT_SHAPE, "num_tokens"]), dtype, peaks)
 
@@ -145,12 +154,12 @@ def _expert_bytes(rows: pl.DataFrame, dtype: str) -> FloatArray:
     return column(rows, "distinct") * column(rows, "parameters") * BYTES[dtype]
 
 
-def _counted(rows: pl.DataFrame, *, by_groups: bool) -> pl.DataFrame:
+def _counted(rows: pl.DataFrame, load: Load) -> pl.DataFrame:
     keys = rows.select("num_tokens", "num_experts", "topk", "moe_ep_size").rows()
-    load = [expert_load(*key, by_groups=by_groups) for key in keys]
+    loads = [load(*key) for key in keys]
     return rows.with_columns(
-        distinct=pl.Series([float(distinct) for distinct, _ in load], dtype=pl.Float64),
-        pairs=pl.Series([float(pairs) for _, pairs in load], dtype=pl.Float64),
+        distinct=pl.Series([float(distinct) for distinct, _ in loads], dtype=pl.Float64),
+        pairs=pl.Series([float(pairs) for _, pairs in loads], dtype=pl.Float64),
     )
 
 
@@ -201,7 +210,7 @@ def gemm_rows(table: Table, dtype: str, peaks: Peaks) -> CheckedRows | None:
     if rows.height == 0:
         return None
     rows = rows.group_by(["m", "n", "k"]).agg(pl.col("seconds").min()).sort([*GEMM_SHAPE, "m"])
-    if float(np.quantile(rows["seconds"].to_numpy(), 0.01)) > LAUNCH_BOUND_SECONDS:
+    if peaks.graphs and float(np.quantile(rows["seconds"].to_numpy(), 0.01)) > LAUNCH_BOUND_SECONDS:
         reason = f"timed outside a CUDA graph: no row is shorter than {LAUNCH_BOUND_SECONDS * 1e6:g} µs"
         return CheckedRows(rows=rows.clear(), dropped=(Dropped(kernel="", rows=rows.height, reason=reason),))
     return _checked_gemms(rows, dtype, peaks)

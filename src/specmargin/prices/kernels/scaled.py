@@ -25,14 +25,25 @@ def nearest_device(device: Device, measured: Iterable[Device]) -> Device | None:
     """The measured device of its class with the most similar bandwidth and matrix rate; None where none is near.
 
     Two classes: GPUs whose links are built for collectives (NVLink and the like, with HBM) and those behind PCIe.
+    Intel's laws have the launches of an engine without graphs in them: they are for Intel's GPUs, and the others' not.
     """
-    others = [other for other in measured if other.name != device.name and _is_linked(other) == _is_linked(device)]
+    others = [
+        other
+        for other in measured
+        if other.name != device.name
+        and _is_linked(other) == _is_linked(device)
+        and _is_intel(other) == _is_intel(device)
+    ]
     closest = min(others, key=lambda other: _distance(device, other), default=None)
     return None if closest is None or _distance(device, closest) > _FARTHEST else closest
 
 
 def _is_linked(device: Device) -> bool:
     return device.fabric.link_bytes_per_second > _PCIE_BYTES_PER_SECOND
+
+
+def _is_intel(device: Device) -> bool:
+    return (device.architecture or "").startswith("bmg")
 
 
 def _distance(one: Device, other: Device) -> float:

@@ -34,6 +34,12 @@ def gemm_terms(m: FloatArray, n: ArrayLike, k: ArrayLike, dtype: str) -> Terms:
     return Terms(bytes=n * k * BYTES[dtype] + activations, operations=2.0 * m * n * k, elements=k + 0.0 * m)
 
 
+def quantize_terms(m: FloatArray, k: ArrayLike) -> Terms:
+    """m positions of k activations, read in bf16 and written in fp8: a kernel before each GEMM of per-tensor fp8."""
+    k = np.asarray(k, np.float64)
+    return Terms(bytes=3.0 * m * k, operations=np.zeros(()), elements=k + 0.0 * m)
+
+
 def fused(matrices: tuple[Matrix, ...]) -> list[tuple[Matrix, ...]]:
     """Matrices that engines run as one GEMM, together; the rest alone."""
     groups: dict[object, list[Matrix]] = {}
