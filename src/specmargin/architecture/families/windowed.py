@@ -107,12 +107,12 @@ def mimo_v2(reading: Reading) -> Architecture:
             key_dim=config.positive(f"{prefix}head_dim"),
             value_dim=config.positive(f"{prefix}v_head_dim"),
             window=config.positive("sliding_window") if local else None,
+            sinks=config.boolean("add_swa_attention_sink_bias" if local else "add_full_attention_sink_bias", False),
         )
 
     def layer(make: LayerBuilder, index: int) -> Layer:
         attention = attention_of(local=bool(is_local[index]))
-        sinks = "add_swa_attention_sink_bias" if is_local[index] else "add_full_attention_sink_bias"
-        mixer = make.grouped(attention, vectors=attention.heads if config.boolean(sinks, False) else 0)
+        mixer = make.grouped(attention, vectors=attention.heads if attention.sinks else 0)
         if has_experts[index]:
             return make.layer(mixer, routed(make, config, "n_routed_experts"))
         return make.layer(mixer, make.gated_mlp("mlp", config.positive("intermediate_size")))
