@@ -44,12 +44,17 @@ class PrecisionRun:
 
 def measured_runs() -> Iterator[PrecisionRun]:
     values: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))
-    for entry in values["runs"]:
+    for entry in values["engines"]:
         batch, context, milliseconds = (
-            np.array([row[name] for row in entry["rows"]], dtype=np.float64) for name in ("batch", "context", "step_ms")
+            np.array([row[name] for row in entry["rows"]], dtype=np.float64)
+            for name in ("batch", "context", "round_ms")
         )
         yield PrecisionRun(
-            name=entry["name"], weights=entry["weights"], batch=batch, context=context, seconds=milliseconds * 1e-3
+            name=f"{entry['weights']}: {entry['kernels']}",
+            weights=entry["weights"],
+            batch=batch,
+            context=context,
+            seconds=milliseconds * 1e-3,
         )
 
 

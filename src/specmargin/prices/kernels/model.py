@@ -31,6 +31,7 @@ from specmargin.prices.kernels.bounds import ModuleBounds, ModuleShape
 from specmargin.prices.kernels.kinds import MODULE_KINDS, attention_kind
 from specmargin.prices.kernels.law import Terms
 from specmargin.prices.kernels.sheets import NO_CORRECTION, Correction
+from specmargin.prices.kernels.shelf import LawShelf
 from specmargin.prices.kernels.terms import (
     expert_terms_of_work,
     gemm_shape,
@@ -42,7 +43,7 @@ from specmargin.prices.kernels.terms import (
 from specmargin.prices.model import WorkPrice, fixed_price, total_price
 from specmargin.prices.roofline import Roofline
 from specmargin.prices.work import Collective, Module, Work
-from specmargin.sources import Source
+from specmargin.sources import Source, SourceKind
 from specmargin.step import FloatArray, Step
 
 
@@ -60,7 +61,7 @@ class Refinement(Protocol):
 class SiliconPrices:
     name: str  # laws, tables or scaled
     engine: str
-    book: LawBook
+    book: LawBook | LawShelf
     fallback: Roofline
     refinement: Refinement | None = None
     bounds: ModuleBounds | None = None
@@ -80,6 +81,10 @@ class SiliconPrices:
                 return self._projections(work, work.subject)
             case _:
                 return self._attention(work, work.subject)
+
+    def _tables(self, entry: LawEntry) -> Refinement | None:
+        """The tables of this GPU correct the laws that were fitted to them, and no others."""
+        return self.refinement if entry.source_kind is SourceKind.SILICON else None
 
     # --- matrices ---
 
@@ -101,8 +106,10 @@ class SiliconPrices:
     def _gemm(self, work: Work, group: tuple[Matrix, ...], entry: LawEntry) -> WorkPrice:
         n, k = gemm_shape(group, work.ranks)
         n *= group[0].copies  # a block-diagonal product is one batched kernel
-        terms = gemm_terms(work.positions, n, k, entry.dtype)
-        correction = self.refinement.gemm(entry, work.positions, n, k) if self.refinement else NO_CORRECTION
+        own_bytes = group[0].precision.bytes_per_parameter if entry.dtype == "int4_wo" else None  # by group size
+        terms = gemm_terms(work.positions, n, k, entry.dtype, own_bytes)
+        tables = self._tables(entry)
+        correction = tables.gemm(entry, work.positions, n, k) if tables else NO_CORRECTION
         price = _law_price(entry, terms, work.count, correction)
         quantize = self.book.quantize(self.engine) if entry.dtype == "fp8" else None
         if quantize is None:
@@ -168,7 +175,8 @@ class SiliconPrices:
         if entry is None:
             return None
         terms = expert_terms_of_work(work, block, entry.dtype)
-        correction = self.refinement.experts(entry, block, work) if self.refinement else NO_CORRECTION
+        tables = self._tables(entry)
+        correction = tables.experts(entry, block, work) if tables else NO_CORRECTION
         return _law_price(entry, terms, work.count, correction)
 
     # --- attention ---
@@ -201,7 +209,8 @@ class SiliconPrices:
             operations = part.flops if kind != "gdn" else np.zeros(())
             terms = Terms(bytes=part.bytes, operations=operations, units=step.sequences)
         if isinstance(attention, GroupedAttention):
-            correction = self.refinement.attention(entry, attention, work, step) if self.refinement else NO_CORRECTION
+            tables = self._tables(entry)
+            correction = tables.attention(entry, attention, work, step) if tables else NO_CORRECTION
         else:
             correction = self._module_correction(work)
         return _law_price(entry, terms, work.count, correction, self._remark(attention, work.kv))
@@ -297,7 +306,8 @@ def _law_price(entry: LawEntry, terms: Terms, count: int, correction: Correction
     scale = count * correction.factor
     detail = correction.label or f"law of {entry.law.evidence}"
     in_place = f", {entry.remark}" if entry.remark else ""
-    source = Source(kind=entry.source_kind, detail=f"{entry.origin}, {detail}{in_place}{remark}")
+    detail = f"{entry.origin}, {detail}{in_place}{remark}"
+    source = Source(kind=entry.source_kind, detail=detail, spread=entry.spread)
     return WorkPrice(
         seconds=np.asarray(whole * scale),
         memory_seconds=np.asarray(memory * scale),
