@@ -109,7 +109,7 @@ def expert_rows(
         .agg(pl.col("seconds").first(), pl.col("kernel_source").first())
         .sort([*EXPERT_SHAPE, "num_tokens"])
     )
-    kernels = rows.filter(pl.col("num_tokens") <= 16).group_by(MODEL_SHAPE).agg(pl.col("kernel_source").mode().first())
+    kernels = rows.filter(pl.col("num_tokens") <= 16).group_by(MODEL_SHAPE).agg(pl.col("kernel_source").mode().sort().first())
     rows = rows.drop("kernel_source").join(kernels.rename({"kernel_source": "kernel"}), on=MODEL_SHAPE, how="left")
     parameters = matrices_expression() * pl.col("hidden_size") * pl.col("inter_size") / pl.col("moe_tp_size")
     rows = _counted(rows.with_columns(parameters=parameters), load or expert_load)
