@@ -41,16 +41,18 @@ class Walkers(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionKernel:
-    """`walk_factor`: seconds per token that a block of threads walks, over those of FlashAttention 2.
+    """`walk_seconds`: per element of a cached key or value that a block of threads walks; None: as FlashAttention 2.
 
-    `spread`: 80% range of the time of a step with several queries, as a logarithm on each side.
+    `overlap`: share of that time where there are more blocks than multiprocessors. `spread`: 80% range of the time of a
+    step with several queries, as a logarithm on each side.
     """
 
     name: str
     queries: Queries
     origin: str  # the lines that choose it and treat its queries
     walkers: Walkers = Walkers.HEADS
-    walk_factor: float = 1.0
+    walk_seconds: float | None = None
+    overlap: float = 1.0
     spread: float = 0.0
 
     @property
@@ -61,11 +63,14 @@ class AttentionKernel:
         return f"{self.name}: {self.queries} ({self.origin})"
 
 
-# The walk factors are slopes of public prompt rows of one sequence and one head over those of FlashAttention 2 on the
-# same GPU (aiconfigurator-core 0.12.0, context_attention_perf): vLLM's Triton kernel 1.5 (L40S) and 1.6 (RTX PRO 6000)
-# at head size 192, SGLang's 1.9 at 192 and 2.4 at 64 (L40S). On a gfx1201, 1,279 us for 7.4k tokens of head size 256
-# (github.com/vllm-project/vllm/pull/51995).
-_TRITON_FACTOR, _EXTEND_FACTOR, _AMD_FACTOR = 1.6, 2.0, 4.4
+# Seconds per element of Triton's blocks, which wait for memory: they depend on the clock more than on the matrix rate.
+# vLLM's kernel: 0.18 ns on an H200 (vLLM 0.32, head size 128, lab/gpu/verify_kernels.py), 0.12 and 0.13 on L40S and RTX
+# PRO 6000 (vLLM 0.24, prompts of one sequence and one head of 192, aiconfigurator-core 0.12.0); four blocks on a
+# multiprocessor take 1.6 times as long as one (H200). SGLang's: 0.14 at head size 192, 0.2 at 64 on an L40S (0.5.14,
+# same tables). On a gfx1201 0.34: 1,279 us for 7.4k tokens of head size 256 (github.com/vllm-project/vllm/pull/51995).
+_TRITON_SECONDS, _EXTEND_SECONDS, _AMD_SECONDS = 0.15e-9, 0.15e-9, 0.34e-9
+_TRITON_OVERLAP = 0.4
+_FLASH_2_OVERLAP = 0.8  # H200, head size 128: 1,024 blocks on 132 multiprocessors take 6.4 times as long as 32
 _WALK_SPREAD = 0.2
 _UNKNOWN_SPREAD = 0.3
 
@@ -78,6 +83,7 @@ _FLASH_2 = AttentionKernel(
     name="FlashAttention 2",
     queries=Queries.UNSPLIT,
     origin="vLLM 0.32, fa_utils.py:105; flash_api.cpp:756: KV is split where max_seqlen_q is 1",
+    overlap=_FLASH_2_OVERLAP,
     spread=_WALK_SPREAD,
 )
 _FLASHINFER = AttentionKernel(
@@ -90,21 +96,23 @@ _TRITON = AttentionKernel(
     queries=Queries.UNSPLIT,
     origin="vLLM 0.32, v1/attention/ops/triton_unified_attention.py:1060: segments where max_seqlen_q is 1",
     walkers=Walkers.KV_HEADS,
-    walk_factor=_TRITON_FACTOR,
+    walk_seconds=_TRITON_SECONDS,
+    overlap=_TRITON_OVERLAP,
     spread=_UNKNOWN_SPREAD,
 )
-_TRITON_AMD = replace(_TRITON, walk_factor=_AMD_FACTOR)
+_TRITON_AMD = replace(_TRITON, walk_seconds=_AMD_SECONDS)
 _PREFIX_PREFILL = AttentionKernel(
     name="Triton prefix prefill",
     queries=Queries.UNSPLIT,
     origin="vLLM 0.32, platforms/rocm.py:504, v1/attention/ops/prefix_prefill.py:957: a grid of sequences and heads",
-    walk_factor=_AMD_FACTOR,
+    walk_seconds=_AMD_SECONDS,
+    overlap=_TRITON_OVERLAP,
     spread=0.5,
 )
 _TRITON_MLA = AttentionKernel(
     name="Triton MLA",
     queries=Queries.PER_QUERY,
-    origin="vLLM 0.32, platforms/cuda.py:113, v1/attention/backends/mla/triton_mla.py:291: rows are b x q",
+    origin="vLLM 0.32, platforms/cuda.py:113, attention/backends/mla/triton_mla.py:291: rows are b x q (H200: so it is)",
 )
 _TRITON_MLA_PROJECTED = replace(
     _TRITON_MLA,
@@ -138,7 +146,8 @@ _EXTEND = AttentionKernel(
     name="Triton extend attention",
     queries=Queries.UNSPLIT,
     origin="SGLang 0.5.23, arg_groups/model_override_base.py:277, kernels/ops/attention/extend_attention.py:1075",
-    walk_factor=_EXTEND_FACTOR,
+    walk_seconds=_EXTEND_SECONDS,
+    overlap=_TRITON_OVERLAP,
     spread=_UNKNOWN_SPREAD,
 )
 _SGLANG_FLASH = replace(_FLASH_3, origin="SGLang 0.5.23, arg_groups/model_override_base.py:277")
