@@ -20,7 +20,7 @@ from specmargin.decisions.certainty import step_inputs
 from specmargin.errors import InputError
 from specmargin.formats import ENGINES
 from specmargin.show.site import build, grids
-from specmargin.show.site.card import card_svg, headline
+from specmargin.show.site.card import CardRow, card_svg, headline
 from specmargin.show.site.templates import command_templates, templates
 from tests.cell_files import unpacked
 from tests.command_line import ended
@@ -172,11 +172,15 @@ def test_workers_end_with_a_killed_build() -> None:
 
 
 def test_the_card_says_what_a_plan_says() -> None:
-    rows = [[1, 3, 1.84], [64, 1, 1.1], [128, 0, 0.99]]
+    rows = [CardRow(1, 3, 1.84, 1.6, 2.1), CardRow(64, 1, 1.1, 0.9, 1.3), CardRow(128, 0, 0.99, 0.99, 0.99)]
     assert headline("m", "2 × h200", rows) == (
         "Speculation makes m 1.84× as fast at batch 1, 1.10× at batch 64 on 2 × h200"
     )
-    assert headline("m", "h200", [[1, 0, 1.0]]) == "Speculation does not pay for m on h200"
+    assert headline("m", "h200", [CardRow(1, 0, 1.0, 1.0, 1.0)]) == "Speculation does not pay for m on h200"
+    assert headline("m", "h200", rows[1:]) == (
+        "Uncertain whether speculation pays for m on h200: 0.90 to 1.30× as fast at batch 64"
+    )
+    assert "Uncertain: 0.90 to 1.30× at batch 64" in card_svg("m", "h200", rows[1:])
     assert "1.84× with speculation at batch 1" in card_svg("m<1>", "h200", rows)
     assert "m&lt;1&gt;" in card_svg("m<1>", "h200", rows)
 

@@ -19,19 +19,12 @@ from specmargin.decisions.plan import Plan
 from specmargin.decisions.pricer import Pricer
 from specmargin.decisions.scenario import Scenario
 from specmargin.decisions.unknowns import PriceUnknown, price_unknowns
-from specmargin.phrases import say
 from specmargin.prices.accuracy import PriceErrors
 from specmargin.prices.work import Component
 from specmargin.routing.profile import UNIFORM
 from specmargin.sources import SourceKind
 
 PRICES, ACCEPTANCE, ROUTING = "prices", "acceptance", "routing"
-PHRASES = {
-    "certainty": (
-        "80% range at batch {row_batch}: {low:.2f} to {high:.2f}×[; the largest unknown is {unknown} (to narrow it: "
-        "{narrow})].",
-    )
-}
 _MEASURE_PRICES = "specmargin measure vllm"
 
 
@@ -209,12 +202,6 @@ def routing_range(scenario: Scenario, factor: float | None) -> InputRange:
         high=math.exp(factor),
         narrow="specmargin profile routing",
     )
-
-
-def certainty_text(of: SpeedupRange, batch: int) -> str:
-    unknown = of.largest_unknown
-    known = {} if unknown is None else {"unknown": unknown.phrase, "narrow": unknown.narrow}
-    return say("certainty", PHRASES, {"row_batch": batch, "low": of.low, "high": of.high} | known) or ""
 
 
 def inputs_text(of: SpeedupRange) -> str:
