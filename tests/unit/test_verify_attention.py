@@ -184,9 +184,8 @@ def test_the_time_of_a_walk_does_not_depend_on_queries_or_few_sequences() -> Non
     two = seconds(prices, QWEN, batch=1, queries=2, context=32_768)
     assert seconds(prices, QWEN, batch=1, queries=8, context=32_768) == pytest.approx(two, rel=0.01)
     assert seconds(prices, QWEN, batch=4, queries=2, context=32_768) == pytest.approx(two, rel=0.01)
-    assert seconds(prices, QWEN, batch=9, queries=2, context=32_768) == pytest.approx(
-        two * 1.6, rel=0.01
-    )  # 216 blocks on 108 SMs, 0.8 of the time each
+    nine = seconds(prices, QWEN, batch=9, queries=2, context=32_768)
+    assert nine == pytest.approx(1.7 * two, rel=0.01)  # 216 blocks on 108 SMs, 0.85 of the time each
 
 
 def test_a_window_bounds_the_walk() -> None:

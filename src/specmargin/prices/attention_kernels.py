@@ -41,7 +41,7 @@ class Walkers(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Walk:
-    """What a block of threads takes per cached token: a wait for memory, and a time per element of its key and value."""
+    """What a block of threads takes per cached token: a wait for memory, and a time per element of key and value."""
 
     token_seconds: float
     element_seconds: float
@@ -75,16 +75,16 @@ class AttentionKernel:
 
 
 # Triton's blocks wait for memory. vLLM's kernel takes 46 and 57 ns per token of head size 128 and 256 on an H200 (vLLM
-# 0.32, lab/gpu/verify_kernels.py), 45 and 50 of 192 on L40S and RTX PRO 6000 (vLLM 0.24, prompts of one sequence and one
-# head, aiconfigurator-core 0.12.0); four blocks on a multiprocessor take 1.5 to 2.4 times as long as one (H200). SGLang's:
-# 26 ns of 64 and 56 of 192 on an L40S, 70 of 512 on an H200 (0.5.14, same tables). A gfx1201 takes 173 ns of 256, three
-# times as long (github.com/vllm-project/vllm/pull/51995: 1,279 us for 7.4k tokens).
+# 0.32, lab/gpu/verify_kernels.py), 45 and 50 of 192 on L40S and RTX PRO 6000 (vLLM 0.24, prompts of one sequence and
+# one head, aiconfigurator-core 0.12.0); four blocks on a multiprocessor take 1.5 to 2.4 times as long as one (H200).
+# SGLang's: 26 ns of 64 and 56 of 192 on an L40S, 70 of 512 on an H200 (0.5.14, same tables). A gfx1201 takes 173 ns of
+# 256, three times as long (github.com/vllm-project/vllm/pull/51995: 1,279 us for 7.4k tokens).
 _TRITON_WALK = Walk(token_seconds=35e-9, element_seconds=0.043e-9)
 _EXTEND_WALK = Walk(token_seconds=20e-9, element_seconds=0.06e-9)
 _AMD_WALK = Walk(token_seconds=105e-9, element_seconds=0.13e-9)
 _TRITON_OVERLAP = 0.5
-# FlashAttention 2 on an H200, head size 128 and 256: 256 and 192 blocks on 132 multiprocessors take 1.5 times as long as
-# one each, 1,024 and 768 blocks 6.4 and 5.1 times.
+# FlashAttention 2 on an H200, head size 128 and 256: 256 and 192 blocks on 132 multiprocessors take 1.5 times as long
+# as one each, 1,024 and 768 blocks 6.4 and 5.1 times.
 _FLASH_2_OVERLAP = 0.85
 _WALK_SPREAD = 0.2
 _UNKNOWN_SPREAD = 0.3
@@ -127,7 +127,7 @@ _PREFIX_PREFILL = AttentionKernel(
 _TRITON_MLA = AttentionKernel(
     name="Triton MLA",
     queries=Queries.PER_QUERY,
-    origin="vLLM 0.32, platforms/cuda.py:113, attention/backends/mla/triton_mla.py:291: rows are b x q (an H200 agrees)",
+    origin="vLLM 0.32, platforms/cuda.py:113, attention/backends/mla/triton_mla.py:291: rows are b x q (as on an H200)",
 )
 _TRITON_MLA_PROJECTED = replace(
     _TRITON_MLA,

@@ -27,6 +27,7 @@ from specmargin.prices.attention_kernels import (
     AttentionKernel,
     Queries,
     Release,
+    Walk,
     Walkers,
     compute_capability,
     device_kernel,
@@ -42,7 +43,7 @@ from specmargin.step import FloatArray, Step
 # a block of threads loads its keys and values at about 60 GB/s. Together within 20% of the slopes of public prompt rows
 # of one sequence and one head (aiconfigurator-core 0.12.0: A100 24.3, L40S 18.8, RTX PRO 6000 19.9 ns per token of head
 # size 128; 37.5 and 38.1 ns of 256) and of the RTX 3090's 41 and 90 ns (vllm-project/flash-attention pull request 193).
-# On an H200, which runs FlashAttention 3, version 2 takes 19.3 and 36.2 ns: its instructions have half of the matrix rate.
+# On an H200, which runs FlashAttention 3, version 2 takes 19.3 and 36.2 ns: its instructions have half the matrix rate.
 _TILE_ROWS = 64.0
 _LOAD_BYTES_PER_SECOND = 60e9
 _ELEMENT_BYTES = 2.0
