@@ -75,8 +75,8 @@ def test_triton_walks() -> None:
     for row in rows("Triton unified attention"):
         if row["batch"] > 1 or row["queries"] == 1 or row["context"] < 32_768:
             continue
-        shape = {"heads": int(row["heads"]), "kv_heads": int(row["kv_heads"])}
-        attention = GroupedAttention(**shape, key_dim=int(row["dim"]), value_dim=int(row["dim"]), sinks=True)
+        heads, kv_heads, dim = (int(row[name]) for name in ("heads", "kv_heads", "dim"))
+        attention = GroupedAttention(heads=heads, kv_heads=kv_heads, key_dim=dim, value_dim=dim, sinks=True)
         chosen = attention_kernel("vllm", "sm_120", attention, BF16)
         assert chosen.queries is Queries.UNSPLIT
         assert chosen.walk is not None
