@@ -60,8 +60,10 @@ class Pricer:
         return self.with_graph_limit(None)
 
     def without_launches(self) -> Pricer:
-        """With a CUDA graph for every step, and no step that waits for the host to launch its pieces."""
-        engine_time = replace(self.scenario.engine_time, graph_limit=None, floor_layer_seconds=0.0)
+        """With a CUDA graph for every step, and no step that waits for the host to launch its pieces; drafting as is."""
+        engine_time = replace(
+            self.scenario.engine_time, graph_limit=None, floor_layer_seconds=0.0, kernel_launch_seconds=0.0
+        )
         return self._sharing(replace(self.scenario, engine_time=engine_time))
 
     def under_uniform_routing(self) -> Pricer:

@@ -15,7 +15,7 @@ from typing import ClassVar
 
 from specmargin.decisions.schedule import DepthTable, Schedule
 from specmargin.errors import CatalogError
-from specmargin.formats.releases import Release, Releases
+from specmargin.releases import Release, Releases
 from specmargin.formats.rules import DepthRule, choose, extended, pays, slots
 from specmargin.hardware.device import Device
 from specmargin.modes import Parallel

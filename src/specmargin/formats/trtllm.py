@@ -33,7 +33,7 @@ from specmargin.formats.base import (
     ScheduleRequest,
     joined,
 )
-from specmargin.formats.releases import Releases, release
+from specmargin.releases import Releases, release
 from specmargin.formats.rules import DepthRule
 from specmargin.modes import Parallel
 
