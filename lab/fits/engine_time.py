@@ -80,8 +80,8 @@ def _rounds(name: str, prices: str, time: EngineTime, scheduling: str, engines: 
 
 def _with_launches(entry: dict[str, Any], seconds: float) -> dict[str, Any]:
     launched = (
-        f"; {seconds * 1e6:.0f} µs per kernel that the host launches, fitted to steps of vLLM 0.32 without a CUDA graph on "
-        "such a host"
+        f"; {seconds * 1e6:.0f} µs per kernel that the host launches, fitted to steps of vLLM 0.32 without a CUDA "
+        "graph on such a host"
     )
     return entry | {"kernel_launch_seconds": _rounded(seconds), "detail": entry["detail"] + launched}
 

@@ -43,11 +43,26 @@ def _rounded(parameters: int, digits: int) -> str:
         ("step-3.5-flash", "197", 0),  # Step-3.5-Flash model card: 196B, cut; 196.96 here
         ("kimi-k3", "2779", 0),  # Kimi-K3: 2.8T
         ("mimo-7b", "7.6", 1),  # MiMo-7B: 7B; exactly what transformers builds (below)
+        ("qwen2.5-coder-0.5b", "0.49", 2),  # Qwen2.5-Coder model cards
+        ("qwen2.5-coder-1.5b", "1.54", 2),
+        ("qwen2.5-coder-7b", "7.62", 2),  # 7.61B, cut; 7.6156 here
+        ("qwen2.5-coder-14b", "14.8", 1),  # 14.7B, cut; 14.77 here
+        ("qwen2.5-coder-32b", "33", 0),  # 32.5B; 32,763,876,352 in its safetensors, as here
+        ("qwen3.5-4b", "4", 0),  # Qwen3.5-4B model card
+        ("qwen3.5-9b", "9", 0),  # Qwen3.5-9B model card
+        ("gemma-4-12b", "11.91", 2),  # 11.96B with the vision and audio embedders (tenstorrent/tt-xla issue 5255)
+        ("laguna-xs-2.1", "33", 0),  # Laguna-XS-2.1 model card: 33B-A3B
         ("glm-4.5-air", "107", 0),  # GLM-4.5-Air: "106B" without its embedding's rounding; 106.85 here
     ],
 )
 def test_total_is_the_published_one(model: str, printed: str, digits: int) -> None:
     assert _rounded(bundled_model(model).parameters, digits) == printed
+
+
+def test_glm_ocr_has_a_decoder_of_half_a_billion() -> None:
+    """GLM-OCR model card: a 0.5B decoder, which is its layers without embedding and LM head."""
+    model = bundled_model("glm-ocr")
+    assert _rounded(model.parameters - model.embedding.parameters - model.lm_head.parameters, 1) == "0.5"
 
 
 def test_kimi_k2_has_a_trillion_parameters() -> None:
@@ -68,6 +83,7 @@ def test_kimi_k2_has_a_trillion_parameters() -> None:
         ("hy3", "21", 0, True),  # model card; 20.7 with the input embedding
         ("step-3.5-flash", "11", 0, False),  # model card
         ("ling-mini-2.0", "1.43", 2, True),  # Ling-V2 README
+        ("laguna-xs-2.1", "3", 0, False),  # model card: 33B-A3B
         ("qwen3.6-35b-a3b", "3", 0, False),  # model card; 2.95 without the input embedding
     ],
 )

@@ -1,4 +1,4 @@
-"""What releases of engines do: scheduling, model runner and graphs, as their sources say (catalog/engine_releases.py)."""
+"""What releases of engines do: scheduling, model runner and graphs, as their sources say (`engine_releases.py`)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ DENSE, MOE, HYBRID, LATENT = "qwen3-14b", "qwen3-30b-a3b", "qwen3.6-27b", "deeps
 
 def how(release: str, *, model: str = MOE, gpu: str = "h200", kv: str = "bf16", drafter: str = "eagle") -> Mechanism:
     kv_precision = BF16 if kv == "bf16" else precision_named(kv)
-    return mechanism("vllm", release, Run(target=find_model(model), device=find_device(gpu), kv=kv_precision, drafter=drafter))
+    run = Run(target=find_model(model), device=find_device(gpu), kv=kv_precision, drafter=drafter)
+    return mechanism("vllm", release, run)
 
 
 def test_the_nearest_older_release_that_was_read_is_used() -> None:
@@ -137,7 +138,8 @@ def test_the_default_is_the_release_that_was_measured() -> None:
     entry = find_engine_time("vllm", engine="vllm", prices="laws")
     for term in ("step_seconds", "sequence_seconds", "verify_step_seconds", "draft_pass_seconds", "off_step_seconds"):
         assert getattr(default, term) == getattr(named, term) == getattr(entry, term)
-    assert default.source.detail.startswith("vLLM 0.32: second model runner, asynchronous rounds, FlashAttention 3")
+    said = "vLLM 0.32: second model runner, asynchronous rounds, verify steps in full graphs (FlashAttention 3)"
+    assert default.source.detail.startswith(said)
 
 
 def test_a_round_waits_for_the_host_as_its_scheduling_says() -> None:
@@ -172,7 +174,8 @@ def test_a_release_that_was_not_read_is_named() -> None:
 def test_sglang_overlaps_rounds_since_its_workers_do() -> None:
     run = Run(target=find_model(MOE), device=find_device("h200"), kv=BF16, drafter="eagle")
     old, new, default = (
-        find_engine_time(name, engine="sglang", prices="laws", run=run) for name in ("sglang:0.5.6", "sglang:0.5.23", None)
+        find_engine_time(name, engine="sglang", prices="laws", run=run)
+        for name in ("sglang:0.5.6", "sglang:0.5.23", None)
     )
     assert old.verify_step_seconds > new.verify_step_seconds + 0.9e-3
     assert default.verify_step_seconds > 1e-3

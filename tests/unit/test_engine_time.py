@@ -51,7 +51,7 @@ def test_graphs_of_pieces_have_a_floor_and_not_an_addition() -> None:
 
 
 def test_a_step_without_a_graph_takes_the_launches_of_its_kernels() -> None:
-    """10 kernels per layer of grouped attention, 100 µs each; 11 more with experts. MLA has 7 more, 12 beside prompts."""
+    """10 kernels per layer, 100 µs each; 11 more with experts; MLA has 7 more, 12 with prompts beside decoding."""
     time = EngineTime(graph_limit=1, kernel_launch_seconds=1e-4)
     grouped = bundled_model("qwen3-30b-a3b").layer_counts
     without = partial(time.floor_seconds, Graph.COMPILED)

@@ -413,6 +413,24 @@ def test_mimo_v2_drafts_with_a_windowed_dense_block() -> None:
     assert (layer.attention.window, layer.experts) == (128, None)
 
 
+def test_laguna_has_a_head_count_per_layer_and_a_gate_per_head() -> None:
+    model = bundled_model("laguna-xs-2.1")
+    shapes = {(g.layer.attention.heads, g.layer.attention.window) for g in model.groups if g.layer.attention}  # type: ignore[union-attr]
+    assert shapes == {(48, None), (64, 512)}
+    assert sum(group.count for group in model.groups if group.layer.experts) == 39
+    gates = {m.outputs for g in model.groups for m in g.layer.projections if m.name.endswith("g_proj")}
+    assert gates == {48, 64}
+
+
+def test_glm_ocr_drafts_with_the_layer_after_the_last() -> None:
+    model = bundled_model("glm-ocr")
+    assert model.draft_head is not None
+    (head,), (body,) = model.draft_head.groups, model.groups
+    assert (head.count, body.count) == (1, 16)
+    assert head.layer == body.layer
+    assert model.draft_head.shares_lm_head
+
+
 def test_ling_of_the_first_generation_is_refused() -> None:
     values = {"model_type": "bailing_moe", "architectures": ["BailingMoeForCausalLM"]}
     with pytest.raises(ArchitectureError, match="first generation of Ling"):
@@ -427,6 +445,7 @@ def test_ling_of_the_first_generation_is_refused() -> None:
         ("kimi-k3", "routed_expert_hidden_size", None, "only Kimi-K3 is read"),
         ("kimi-k3", "num_nextn_predict_layers", 1, "MTP layers of this family"),
         ("hy3", "mlp_layer_types", ["odd"] * 80, "unknown kinds"),
+        ("laguna-xs-2.1", "gating", "per-layer", "'gating' must be per-head or per-element"),
     ],
 )
 def test_new_families_refuse_what_they_do_not_know(model: str, key: str, value: object, complaint: str) -> None:

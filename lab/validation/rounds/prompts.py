@@ -107,7 +107,7 @@ def prompt_lines() -> Iterator[RoundLine]:
 def with_host_launches(prices: str, time: EngineTime) -> EngineTime:
     """The host's time per launch, from steps of a dense model without a graph: its layers are the unit of a launch.
 
-    What MoE and GatedDeltaNet layers launch more (`prices/launches.py`) was counted in this unit, on the two other models.
+    What MoE and GatedDeltaNet layers launch more (`prices/launches.py`) was counted in this unit (`counted_launches`).
     """
     counts = bundled_model(_DENSE).layer_counts
     seconds = _host_seconds(_DENSE, prices, time) / launches(Graph.COMPILED, counts)

@@ -17,7 +17,7 @@ from specmargin.catalog.drafters import (
     find_early_stop,
 )
 from specmargin.catalog.engine_releases import Run
-from specmargin.catalog.engine_times import NO_ENGINE_TIME, find_engine_time
+from specmargin.catalog.engine_times import NO_ENGINE_TIME, find_engine_time, named_release
 from specmargin.catalog.lookup import find_device, find_model
 from specmargin.catalog.prices import find_prices
 from specmargin.catalog.routing_profiles import find_routing
@@ -50,7 +50,8 @@ def scenarios_of(request: ScenarioRequest) -> list[tuple[DraftChoice, Scenario]]
     target = find_model(request.model, weights=precision_named(request.weights) if request.weights else None)
     choices = _drafters(request, target)
     device, engine = find_device(request.gpu), find_engine(request.engine)
-    prices = find_prices(request.prices, device, engine.name, request.form)
+    release = named_release(request.engine_time, engine.name)
+    prices = find_prices(request.prices, device, engine.name, request.form, release=release)
     layout = Layout(gpus=request.gpus, parallel=request.parallel)
     steps = prices if isinstance(prices, MeasuredPrices) else None
     if steps is not None:

@@ -105,6 +105,7 @@ class GroupedAttention:
     value_dim: int
     window: int | None = None
     selection: BlockSelection | None = None
+    sinks: bool = False  # a learned logit per head, which some kernels lack
 
     def __post_init__(self) -> None:
         if self.heads % self.kv_heads:

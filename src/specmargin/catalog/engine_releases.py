@@ -10,9 +10,10 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from specmargin.architecture.precision import Precision
-from specmargin.architecture.types import Architecture, CompressedAttention, LatentAttention, LinearAttention
+from specmargin.architecture.types import Architecture
 from specmargin.errors import CatalogError
 from specmargin.hardware.device import Device
+from specmargin.prices.attention_kernels import FLASHINFER, TRITON_MLA, compute_capability, device_kernel
 from specmargin.prices.launches import Graph
 from specmargin.releases import Release, parse_release, release
 
@@ -121,7 +122,7 @@ def _second_runner(found: Release, run: Run) -> bool:
 
 def _scheduling(found: Release, kind: str) -> Scheduling:
     """Async by default since 0.14 (pull requests 27614, 31998); for EAGLE and MTP alone at first (config/vllm.py:
-    0.17:712, 0.27.1:1107), for draft models since 0.29 (:1275), for n-grams with the second runner's since 0.33 (:1653).
+    0.17:712, 0.27.1:1107), for draft models since 0.29 (:1275), for n-grams since 0.33 (:1653).
     Until 0.19 a round waited for the number of accepted tokens (pull request 32951)."""
     if found < release("0.14"):
         return Scheduling.SYNC
@@ -133,44 +134,34 @@ def _scheduling(found: Release, kind: str) -> Scheduling:
 
 
 def _target_graphs(found: Release, run: Run) -> tuple[Graph, Graph, str]:
-    """Of plain and verify steps. A backend whose `AttentionCGSupport` is below UNIFORM_BATCH runs verify steps piecewise
-    (`resolve_cudagraph_mode_and_sizes`, config/compilation.py: 0.20:1301, 0.27.1:1368, 0.32:1369)."""
+    """Of plain and verify steps. With a backend whose `AttentionCGSupport` is below UNIFORM_BATCH, verify steps run
+    piecewise (`resolve_cudagraph_mode_and_sizes`, config/compilation.py: 0.20:1301, 0.27.1:1368, 0.32:1369)."""
     backend, plain, uniform = _backend(found, run)
     graphs = Graph.FULL if plain else Graph.PIECEWISE, Graph.FULL if plain and uniform else Graph.PIECEWISE
-    return *graphs, f"{backend}: verify steps in {graphs[1]}"
+    return *graphs, f"verify steps in {graphs[1]} ({backend})"
 
 
 def _backend(found: Release, run: Run) -> tuple[str, bool, bool]:
-    """Attention backend, whether plain steps have full graphs, and whether batches of equal runs have.
-
-    The order of backends is platforms/cuda.py's (0.27.1:85, 0.32:91); GPUs without CUDA use backends with UNIFORM_BATCH
-    or ALWAYS (rocm_attn.py, triton_attn.py, rocm_aiter_fa.py).
-    """
-    major = _major(run.device)
-    if any(isinstance(group.layer.attention, LatentAttention) for group in run.target.groups):
-        return _latent_backend(found, major)
-    if any(isinstance(group.layer.attention, CompressedAttention) for group in run.target.groups):
-        return "sparse MLA", True, True  # mla/flashmla_sparse.py, mla/sparse_swa.py: UNIFORM_BATCH
-    if all(isinstance(group.layer.attention, LinearAttention) for group in run.target.groups) or major is None:
-        return "attention", True, True
-    if major == 10:
-        return "FlashInfer (TRT-LLM kernels)", True, True  # flashinfer.py: 0.17:678, 0.32:1078
-    quantized_cache = run.kv.bytes_per_parameter < 2.0 and major != 9  # FlashAttention 2 reads none (fa_utils.py, 0.27.1:296)
-    if major < 8 or quantized_cache:
-        # XQA kernels for SM12x since 0.29 (utils/flashinfer.py:483), not in 0.27.1 (:390).
-        return "FlashInfer", True, major == 12 and found >= release("0.29")
-    return f"FlashAttention {3 if major == 9 else 2}", True, True  # flash_attn.py: 0.17:259, 0.27.1:353, 0.32:615
+    """Attention backend, whether plain steps have full graphs, and whether steps of equal runs have: of all layers' the
+    least. Backends that are not named here have UNIFORM_BATCH or more: FlashAttention 2 and 3 (flash_attn.py, 0.17:259,
+    0.27.1:353, 0.32:615), Triton (triton_attn.py), GatedDeltaNet (gdn_attn.py), MLA on Hopper and data-centre Blackwell
+    (flashattn_mla.py, flashinfer_mla.py), AMD's (rocm_attn.py, rocm_aiter_fa.py)."""
+    kinds = [group.layer.attention for group in run.target.groups if group.layer.attention is not None]
+    names = {device_kernel("vllm", run.device, kind, run.kv, found.numbers).name for kind in kinds}
+    if TRITON_MLA in names:
+        # No full graphs at first (the default of mla/common.py), then UNIFORM_BATCH (triton_mla.py, 0.22:33), single
+        # tokens only (0.27.1:52), UNIFORM_BATCH again (0.32:54).
+        return TRITON_MLA, found >= release("0.22"), not release("0.27.1") <= found < release("0.32")
+    if FLASHINFER in names:
+        return FLASHINFER, True, _flashinfer_takes_runs(found, compute_capability(run.device.architecture or ""))
+    return " and ".join(sorted(names)), True, True
 
 
-def _latent_backend(found: Release, major: int | None) -> tuple[str, bool, bool]:
-    """Triton MLA outside Hopper and data-centre Blackwell: no full graphs at first (the default of mla/common.py), then
-    UNIFORM_BATCH (triton_mla.py, 0.22:33), single tokens only (0.27.1:52), UNIFORM_BATCH again (0.32:54)."""
-    if major is None:
-        return "MLA", True, True
-    if major in (9, 10):
-        return "MLA of the GPU's own", True, True  # flashattn_mla.py, flashinfer_mla.py: UNIFORM_BATCH
-    uniform = not release("0.27.1") <= found < release("0.32")
-    return "Triton MLA", found >= release("0.22"), uniform
+def _flashinfer_takes_runs(found: Release, capability: int | None) -> bool:
+    """TRT-LLM's kernels on data-centre Blackwell (flashinfer.py, 0.17:678), XQA on SM12x since 0.29
+    (utils/flashinfer.py, 0.27.1:390, 0.29:483)."""
+    family = None if capability is None else capability // 10
+    return family == 10 or (family == 12 and found >= release("0.29"))
 
 
 def _draft_graphs(kind: str, verify: Graph, *, second: bool) -> tuple[Graph, Graph, str]:
@@ -191,13 +182,6 @@ def _draft_graphs(kind: str, verify: Graph, *, second: bool) -> tuple[Graph, Gra
         return Graph.FULL, Graph.FULL, "draft passes in full graphs"
     first = Graph.COMPILED if kind in ("dflash", "dspark") else verify
     return first, Graph.COMPILED, "later draft passes without graphs"
-
-
-def _major(device: Device) -> int | None:
-    """CUDA's compute capability; None for other GPUs."""
-    name = device.architecture or ""
-    digits = name.removeprefix("sm_").rstrip("af")
-    return int(digits) // 10 if name.startswith("sm_") and digits.isdigit() else None
 
 
 # --- SGLang ---

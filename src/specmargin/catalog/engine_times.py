@@ -33,8 +33,8 @@ _DRAFT_LAUNCHES = 10.0
 _LAUNCH_SECONDS = 12e-6
 _LAUNCH_SOURCE = Source(
     kind=SourceKind.ASSUMED,
-    detail="12 µs per kernel that the host launches from compiled code, on a typical server: a bare launch takes 2.5 to 6 "
-    "µs; piecewise graphs took 10 to 140 µs per layer more than full ones (vLLM pull requests 9715 and 42885, issue "
+    detail="12 µs per kernel that the host launches from compiled code, on a typical server: a bare launch takes 2.5 "
+    "to 6 µs; piecewise graphs took 10 to 140 µs per layer more than full ones (vLLM pull requests 9715 and 42885, issue "
     "49547), here 60; a slow virtual CPU took 76 µs per launch (--engine-time vllm:slow-host)",
     spread=0.92,  # 5 to 30 µs
 )
@@ -58,9 +58,22 @@ def _engine_time(entry: dict[str, Any]) -> EngineTime:
 
 
 def engine_time_names() -> list[str]:
-    """Entries, and releases whose rules differ."""
-    releases = [f"{engine}:{text}" for engine, texts in KNOWN.items() for text in texts]
-    return ["none", *dict.fromkeys([*(name for name, _ in _entries()), *releases])]
+    """Without releases: of these there are more than were read."""
+    return ["none", *dict.fromkeys(name for name, _ in _entries())]
+
+
+def names_release(name: str) -> bool:
+    """`vllm:0.27.1`, or `vllm:0.27.1:sync` if it is started with synchronous scheduling."""
+    engine, _, rest = name.partition(":")
+    text, _, scheduling = rest.partition(":")
+    return engine in KNOWN and parse_release(text) is not None and scheduling in ("", "sync")
+
+
+def named_release(name: str | None, engine: str) -> tuple[int, ...] | None:
+    """The release of this engine that an engine time names."""
+    if name is None or not names_release(name) or name.partition(":")[0] != engine:
+        return None
+    return release(name.split(":")[1]).numbers
 
 
 def find_engine_time(name: str | None, *, engine: str, prices: str, run: Run | None = None) -> EngineTime:
@@ -73,14 +86,14 @@ def find_engine_time(name: str | None, *, engine: str, prices: str, run: Run | N
         return NO_ENGINE_TIME
     side = fitted_beside if fitted_beside in {"laws", "tables"} else "laws"
     asked = engine if name is None else name
-    of, _, rest = asked.partition(":")
-    text, _, scheduling = rest.partition(":")
-    if parse_release(text) is not None and of in KNOWN and scheduling in ("", "sync"):
-        return _released(of, text, side, run, synchronous=scheduling == "sync")
+    of, _, text = asked.partition(":")
+    if names_release(asked):
+        return _released(of, text.removesuffix(":sync"), side, run, synchronous=text.endswith(":sync"))
     if (asked, side) not in _entries():
         names = engine_time_names()
         raise CatalogError(
-            f"unknown engine time {asked!r}{nearest_names(asked, names)}; known: {', '.join(names)}, or another release"
+            f"unknown engine time {asked!r}{nearest_names(asked, names)}; known: {', '.join(names)}, or a release "
+            "(vllm:0.27.1)"
         )
     entry = _entries()[asked, side]
     if run is None or of not in _MEASURED or text not in ("", "sync"):

@@ -38,6 +38,12 @@ class WorkPrice:
     compute_seconds: FloatArray
     fixed_seconds: FloatArray
     source: Source
+    parts_spread: FloatArray | None = None  # of several parts, each with a source of its own; None: the source's
+
+    @property
+    def spread(self) -> FloatArray:
+        """The 80% range of `seconds`, as a logarithm on each side, beyond what prices of its kind err."""
+        return np.asarray(self.source.spread) if self.parts_spread is None else self.parts_spread
 
     def scaled(self, factor: FloatArray) -> WorkPrice:
         parts: dict[str, Any] = {part: np.asarray(getattr(self, part) * factor) for part in _PARTS}
@@ -57,7 +63,17 @@ def total_price(prices: Sequence[WorkPrice]) -> WorkPrice:
     """One after another."""
     if len(prices) == 1:
         return prices[0]
-    return WorkPrice(**_sums(prices), source=weakest(price.source for price in prices))
+    source = weakest(price.source for price in prices)
+    return WorkPrice(**_sums(prices), source=source, parts_spread=_mean_spread(prices))
+
+
+def _mean_spread(prices: Sequence[WorkPrice]) -> FloatArray | None:
+    """Weighted by time: parts of one price are alike, so they err alike. None where it is that of every source."""
+    if not any(price.parts_spread is not None or price.source.spread for price in prices):
+        return None
+    seconds = _sum([price.seconds for price in prices])
+    uncertain = _sum([price.spread * price.seconds for price in prices])
+    return np.divide(uncertain, seconds, out=np.zeros(np.shape(uncertain)), where=seconds > 0.0)
 
 
 def _sums(prices: Sequence[WorkPrice]) -> dict[str, FloatArray]:
@@ -85,7 +101,8 @@ class EngineTime:
     The host launches what no CUDA graph holds, and no step or draft pass is shorter than its launches
     (`prices/launches.py`), each of which takes `kernel_launch_seconds`. Plain steps, verify steps, steps with prompts
     and draft passes (the first after a verify step, and the later ones) each have a `Graph`; `step_launches` and, of a
-    draft pass, `draft_launches` are outside it. Steps of more than `graph_limit` positions run as compiled code without a graph.
+    draft pass, `draft_launches` are outside it. Steps of more than `graph_limit` positions run as compiled code without
+    a graph.
 
     Measured on a machine of the user's instead: `eager_layer_seconds`, what a step without a graph takes more per
     layer; `floor_layer_seconds`, the shortest step with piecewise graphs per layer. An engine that captured full graphs
@@ -142,6 +159,10 @@ class EngineTime:
         """The shortest step that runs so: its launches. `mixed`: prompts beside decoding sequences."""
         return self.kernel_launch_seconds * (self.step_launches + launches(graph, counts, mixed=mixed))
 
+    def with_launches(self, factor: float) -> EngineTime:
+        """With launches that take `factor` times as long."""
+        return replace(self, **{name: factor * getattr(self, name) for name in _LAUNCH_TIMES})
+
     def launch_seconds(self, step: Step, counts: LayerCounts, rest: FloatArray) -> FloatArray:
         """Launch time that is not hidden by the `rest` seconds of the step; none inside a full CUDA graph."""
         captured = np.maximum(self._captured_floor(step, counts), self.floor_layer_seconds * counts.layers)
@@ -173,6 +194,7 @@ class EngineTime:
 
 
 _TIMES = tuple(field.name for field in fields(EngineTime) if field.name.endswith("_seconds"))
+_LAUNCH_TIMES = tuple(name for name in _TIMES if name.startswith(("eager_", "floor_")))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,10 +205,11 @@ class ComponentPrice(WorkPrice):
     bytes: FloatArray
     flops: FloatArray
 
-    def plus(self, other: ComponentPrice, times: int) -> ComponentPrice:
+    def plus(self, other: ComponentPrice, times: FloatArray) -> ComponentPrice:
         """With `times` the other."""
         names = (*_PARTS, "bytes", "flops")
-        return replace(self, **{name: getattr(self, name) + times * getattr(other, name) for name in names})
+        sums = {name: getattr(self, name) + times * getattr(other, name) for name in names}
+        return replace(self, **sums, parts_spread=_mean_spread([self, other.scaled(np.asarray(times))]))
 
     def resource(self, index: int = 0) -> Resource:
         """The resource that takes most of this component's time, at one point of the grid."""
@@ -240,7 +263,8 @@ def ledger(
     lines += [fixed_line(component, seconds, engine.source) for component, seconds in fixed if np.any(seconds)]
     waiting = engine.launch_seconds(step, counts, _sum([line.seconds for line in lines]))
     if np.any(waiting):
-        lines.append(fixed_line(Component.LAUNCHES, waiting + 0.0 * step.positions, engine.launch_source or engine.source))
+        source = engine.launch_source or engine.source
+        lines.append(fixed_line(Component.LAUNCHES, waiting + 0.0 * step.positions, source))
     return StepPrice(components=tuple(lines))
 
 
@@ -251,6 +275,7 @@ def _line(component: Component, pairs: list[tuple[Work, WorkPrice]]) -> Componen
         flops=_sum([work.count * work.flops for work, _ in pairs]),
         **_sums([price for _, price in pairs]),
         source=weakest(price.source for _, price in pairs),
+        parts_spread=_mean_spread([price for _, price in pairs]),
     )
 
 

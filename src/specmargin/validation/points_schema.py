@@ -11,9 +11,8 @@ from pydantic import ConfigDict, Field, ValidationError
 from specmargin.errors import InputError
 from specmargin.schema import StrictModel, first_complaint
 
-
-# "vLLM 0.27.1", "vLLM fork 68b3569f2 (0.20.2rc1)", "SGLang v0.5.12"
-_RELEASE = re.compile(r"\b(vllm|sglang)\s+(?:\w+\s+){0,3}\(?v?(0\.\d+(?:\.\d+)?(?:rc\d+)?)", re.IGNORECASE)
+# "vLLM 0.27.1", "vLLM about 0.14.1", "SGLang v0.5.12". Not a fork's: it has other kernels than the release it left.
+_RELEASE = re.compile(r"\b(vllm|sglang)\s+(?:(?!fork)\w+\s+){0,3}v?(0\.\d+(?:\.\d+)?(?:rc\d+)?)", re.IGNORECASE)
 _SYNC_BASELINE = "sync-matched baseline"
 
 
@@ -30,8 +29,8 @@ class Point(StrictModel):
     drafter: str
     depth: int = Field(ge=1)
     batch: int = Field(ge=1)
-    accept_length: float = Field(ge=1.0)  # tokens per round, including the bonus token
     speedup: float = Field(gt=0.0)
+    accept_length: float | None = Field(default=None, ge=1.0)  # tokens per round, including the bonus token
     gpus: int = Field(default=1, ge=1)
     parallel: str = "tp"
     weights: str | None = None
@@ -56,6 +55,13 @@ class Point(StrictModel):
         if release is None:
             return None
         return f"{self.engine}:{release}" + (":sync" if _SYNC_BASELINE in self.stated_as else "")
+
+    @property
+    def tokens_per_round(self) -> float:
+        """The accept length. A row without one cannot be predicted, which is no fault of the other rows."""
+        if self.accept_length is None:
+            raise InputError("accept_length is empty, and a row is predicted with its own")
+        return self.accept_length
 
     @property
     def is_token_time(self) -> bool:

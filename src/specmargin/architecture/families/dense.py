@@ -1,4 +1,4 @@
-"""Dense decoders with grouped-query attention: Llama, Qwen2, Qwen3, Mistral, MiMo, Cohere2 (Command A)."""
+"""Dense decoders with grouped-query attention: Llama, Qwen2, Qwen3, Mistral, MiMo, GLM-OCR, Cohere2 (Command A)."""
 
 from __future__ import annotations
 
@@ -50,6 +50,18 @@ def qwen3(reading: Reading) -> Architecture:
 def mimo(reading: Reading) -> Architecture:
     _refuse_window(reading.config)
     return _dense(reading, qkv_biased=reading.config.boolean("attention_bias", True))
+
+
+def glm_ocr(reading: Reading) -> Architecture:
+    """A norm before and after attention and MLP; the MTP layer is the one after the last (vLLM's glm_ocr_mtp.py)."""
+    config = reading.config
+    biased = config.boolean("attention_bias", False)
+
+    def layer(make: LayerBuilder, _: int) -> Layer:
+        mixer = make.grouped(plain_attention(config), biased=biased)
+        return make.layer(mixer, make.gated_mlp("mlp", config.positive("intermediate_size")), norms=4)
+
+    return decoder(reading, layer, draft_layers=mtp_layers(config))
 
 
 def cohere2(reading: Reading) -> Architecture:

@@ -1,4 +1,4 @@
-"""Mixtures whose attention layers differ in shape or reach: Llama 4, Gemma 4, MiMo-V2, Step-3.5 and Step-3.7."""
+"""Mixtures whose attention layers differ in shape or reach: Llama 4, Gemma 4, MiMo-V2, Step-3.5, Step-3.7, Laguna."""
 
 from __future__ import annotations
 
@@ -106,12 +106,12 @@ def mimo_v2(reading: Reading) -> Architecture:
             key_dim=config.positive(f"{prefix}head_dim"),
             value_dim=config.positive(f"{prefix}v_head_dim"),
             window=config.positive("sliding_window") if local else None,
+            sinks=config.boolean("add_swa_attention_sink_bias" if local else "add_full_attention_sink_bias", False),
         )
 
     def layer(make: LayerBuilder, index: int) -> Layer:
         attention = attention_of(local=bool(is_local[index]))
-        sinks = "add_swa_attention_sink_bias" if is_local[index] else "add_full_attention_sink_bias"
-        mixer = make.grouped(attention, vectors=attention.heads if config.boolean(sinks, False) else 0)
+        mixer = make.grouped(attention, vectors=attention.heads if attention.sinks else 0)
         if has_experts[index]:
             return make.layer(mixer, routed(make, config, "n_routed_experts"))
         return make.layer(mixer, make.gated_mlp("mlp", config.positive("intermediate_size")))
@@ -148,6 +148,38 @@ def step3p5(reading: Reading) -> Architecture:
     built = decoder(reading, layer, draft_layers=mtp_layers(config))
     head = built.draft_head
     return built if head is None else replace(built, draft_head=replace(head, shares_lm_head=False))
+
+
+def laguna(reading: Reading) -> Architecture:
+    """Three sliding layers to each full one, with a head count per layer and a gate per head or per channel."""
+    config = reading.config
+    layers = config.layer_count()
+    kinds = config.kinds("layer_types", layers, (_FULL, _SLIDING))
+    blocks = config.kinds("mlp_layer_types", layers, ("dense", "sparse"))
+    heads = config.per_layer("num_attention_heads_per_layer", layers, [config.positive("num_attention_heads")] * layers)
+    gate_dim = {"per-head": 1, "per-element": config.positive("head_dim"), "True": 1, "False": 0}
+    gating = str(config.values.get("gating", False))
+    if gating not in gate_dim:
+        raise ArchitectureError(f"{config.origin}: 'gating' must be per-head or per-element, got {gating!r}")
+
+    def layer(make: LayerBuilder, index: int) -> Layer:
+        window = config.positive("sliding_window") if kinds[index] == _SLIDING else None
+        attention = replace(plain_attention(config, window=window), heads=heads[index])
+        mixer = make.grouped(attention, vectors=2 * attention.key_dim)
+        if gate_dim[gating]:
+            gate = make.columns("self_attn.g_proj", attention.heads * gate_dim[gating], units=attention.heads)
+            mixer = mixer._replace(projections=(*mixer.projections, gate))
+        if blocks[index] == "dense":
+            return make.layer(mixer, make.gated_mlp("mlp", config.positive("intermediate_size")))
+        block = make.experts(
+            pool(config, "num_experts", shared=1),
+            make.expert("mlp.experts", config.positive("moe_intermediate_size")),
+            router="mlp.gate",
+            shared=make.gated_mlp("mlp.shared_expert", config.positive("shared_expert_intermediate_size")),
+        )
+        return make.layer(mixer, block)
+
+    return decoder(reading, layer)
 
 
 def _routing_layers(config: Config) -> frozenset[int]:
