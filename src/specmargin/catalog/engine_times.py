@@ -34,8 +34,8 @@ _LAUNCH_SECONDS = 12e-6
 _LAUNCH_SOURCE = Source(
     kind=SourceKind.ASSUMED,
     detail="12 µs per kernel that the host launches from compiled code, on a typical server: a bare launch takes 2.5 "
-    "to 6 µs; piecewise graphs took 10 to 140 µs per layer more than full ones (vLLM pull requests 9715 and 42885, issue "
-    "49547), here 60; a slow virtual CPU took 76 µs per launch (--engine-time vllm:slow-host)",
+    "to 6 µs; piecewise graphs took 10 to 140 µs per layer more than full ones (vLLM pull requests 9715 and 42885, "
+    "issue 49547), here 60; a slow virtual CPU took 76 µs per launch (--engine-time vllm:slow-host)",
     spread=0.92,  # 5 to 30 µs
 )
 

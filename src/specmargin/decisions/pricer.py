@@ -167,10 +167,15 @@ class Pricer:
         more, more_local = step.one_position_more(ranks), step.divided(ranks).one_position_more()
         return self.verify(step), roomier.verify(more, more_local)
 
-    def draft_seconds(self, batch: ArrayLike, depth: ArrayLike, context: ArrayLike) -> FloatArray:
-        """Seconds of drafting `depth` tokens for each of `batch` sequences."""
+    def draft_seconds(
+        self, batch: ArrayLike, depth: ArrayLike, context: ArrayLike, *, launch_factor: float = 1.0
+    ) -> FloatArray:
+        """Seconds of drafting `depth` tokens for each of `batch` sequences, if launches take so many times as long."""
         sizes, depths, tokens = (np.asarray(values, dtype=np.float64) for values in (batch, depth, context))
-        return self._memo.drafting.seconds(self.scenario.drafter, batch=sizes, depth=depths, context=tokens)
+        drafting = self._memo.drafting
+        if launch_factor != 1.0:
+            drafting = replace(drafting, engine_time=drafting.engine_time.with_launches(launch_factor))
+        return drafting.seconds(self.scenario.drafter, batch=sizes, depth=depths, context=tokens)
 
     def draft_ledger(self, batch: ArrayLike, depth: ArrayLike, context: ArrayLike | None = None) -> StepPrice | None:
         """The components of drafting, at depths from 1 on; None where drafting costs nothing."""

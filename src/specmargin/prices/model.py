@@ -159,6 +159,11 @@ class EngineTime:
         """The shortest step that runs so: its launches. `mixed`: prompts beside decoding sequences."""
         return self.kernel_launch_seconds * (self.step_launches + launches(graph, counts, mixed=mixed))
 
+    @property
+    def launched(self) -> Source:
+        """Where the time per launch comes from."""
+        return self.launch_source or self.source
+
     def with_launches(self, factor: float) -> EngineTime:
         """With launches that take `factor` times as long."""
         return replace(self, **{name: factor * getattr(self, name) for name in _LAUNCH_TIMES})
@@ -194,7 +199,7 @@ class EngineTime:
 
 
 _TIMES = tuple(field.name for field in fields(EngineTime) if field.name.endswith("_seconds"))
-_LAUNCH_TIMES = tuple(name for name in _TIMES if name.startswith(("eager_", "floor_")))
+_LAUNCH_TIMES = tuple(name for name in _TIMES if name.startswith(("eager_", "floor_", "kernel_launch_")))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -263,8 +268,7 @@ def ledger(
     lines += [fixed_line(component, seconds, engine.source) for component, seconds in fixed if np.any(seconds)]
     waiting = engine.launch_seconds(step, counts, _sum([line.seconds for line in lines]))
     if np.any(waiting):
-        source = engine.launch_source or engine.source
-        lines.append(fixed_line(Component.LAUNCHES, waiting + 0.0 * step.positions, source))
+        lines.append(fixed_line(Component.LAUNCHES, waiting + 0.0 * step.positions, engine.launched))
     return StepPrice(components=tuple(lines))
 
 
