@@ -217,6 +217,8 @@ def drafter_sequence_bytes(
     match drafter.runs:
         case None:
             return np.zeros(())
+        case DraftHead() as head if head.shares_kv:
+            return np.zeros(())
         case DraftHead() as head:
             return sequence_bytes(head.groups, context, layout=layout, kv=kv, depth=depth)
         case Architecture() as model:
