@@ -110,13 +110,18 @@ def _scaled_spreads() -> dict[str, float]:
     return {name: entry["spread"] for name, entry in families.items()}
 
 
-def find_prices(spec: str | None, device: Device, engine: str, form: RooflineForm) -> PriceModel:
-    """None: the best prices for this device. Only a roofline has a form; measured prices are always by component."""
+def find_prices(
+    spec: str | None, device: Device, engine: str, form: RooflineForm, *, release: tuple[int, ...] | None = None
+) -> PriceModel:
+    """None: the best prices for this device. Only a roofline has a form; measured prices are always by component.
+
+    `release`: of the engine, by which it chooses attention kernels; None: the newest.
+    """
     prices = _find_kernels(spec, device, engine, form)
     if form is not RooflineForm.PER_COMPONENT or isinstance(prices, MeasuredPrices):
         return prices
     if spec != "datasheet" and has_other_kernels(engine, device):
-        prices = EngineAttention(inner=prices, device=device, engine=engine)
+        prices = EngineAttention(inner=prices, device=device, engine=engine, release=release)
     if engine == "llamacpp":
         return LlamaCppPrices(inner=prices, device=device)
     if engine == "vllm" and has_hybrid_kernels(device):
