@@ -248,6 +248,8 @@ class DraftHead:
     anchored: bool = False  # the block's first position, the last committed token's, drafts too
     serial: tuple[Matrix, ...] = ()  # read once more for every token of a block, one token after another
     lookups: tuple[Matrix, ...] = ()  # embeddings of its own: memory, but few rows are read
+    shares_kv: bool = False  # reads the target's keys and values, and stores none (Gemma 4's assistants)
+    checkpoint: str = ""  # hub id, where it is not part of the target's checkpoint
     vector_parameters: int = 0
     source: Source
 
@@ -279,6 +281,18 @@ class LayerCounts:
         return replace(self, all_reduces=2 * self.layers if ranks > 1 else 0)
 
 
+def layer_counts(groups: tuple[LayerGroup, ...]) -> LayerCounts:
+    def count(kinds: type | tuple[type, ...]) -> int:
+        return sum(group.count for group in groups if isinstance(group.layer.attention, kinds))
+
+    return LayerCounts(
+        layers=sum(group.count for group in groups),
+        moe_layers=sum(group.count for group in groups if group.layer.experts is not None),
+        recurrent_layers=count(LinearAttention),
+        latent_layers=count((LatentAttention, CompressedAttention)),
+    )
+
+
 @dataclass(frozen=True, kw_only=True)
 class Architecture:
     """A text model. Vision and audio towers are not priced."""
@@ -293,7 +307,7 @@ class Architecture:
     tied_embedding: bool
     kv_precision: Precision = BF16
     max_context: int | None = None
-    draft_head: DraftHead | None = None  # the MTP head in the checkpoint, where there is one
+    draft_head: DraftHead | None = None  # the MTP head, in the checkpoint or published beside it
     vector_parameters: int = 0
     source: Source
 
@@ -303,11 +317,7 @@ class Architecture:
 
     @property
     def layer_counts(self) -> LayerCounts:
-        recurrent = sum(g.count for g in self.groups if isinstance(g.layer.attention, LinearAttention))
-        compressed = (LatentAttention, CompressedAttention)
-        latent = sum(g.count for g in self.groups if isinstance(g.layer.attention, compressed))
-        moe = sum(group.count for group, _ in self.expert_groups)
-        return LayerCounts(layers=self.layers, moe_layers=moe, recurrent_layers=recurrent, latent_layers=latent)
+        return layer_counts(self.groups)
 
     @cached_property
     def expert_groups(self) -> tuple[tuple[LayerGroup, ExpertBlock], ...]:

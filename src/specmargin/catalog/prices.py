@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,8 +17,11 @@ from specmargin.hardware.device import Device
 from specmargin.modes import RooflineForm
 from specmargin.prices.kernels import store
 from specmargin.prices.kernels.book import LawBook
+from specmargin.prices.kernels.links import published_links
 from specmargin.prices.kernels.model import Refinement, SiliconPrices
-from specmargin.prices.kernels.scaled import nearest_device, scaled_book
+from specmargin.prices.kernels.scaled import by_distance, nearest_device, scaled_book
+from specmargin.prices.kernels.shelf import LawShelf
+from specmargin.prices.kernels.weight_only import marlin_formats, weight_only_book, weight_only_formats
 from specmargin.prices.llamacpp import LlamaCppPrices
 from specmargin.prices.measured import SCHEMA as MEASURED_SCHEMA
 from specmargin.prices.measured import MeasuredPrices
@@ -32,6 +36,9 @@ if TYPE_CHECKING:
 KINDS = ("datasheet", "scaled", "laws", "tables")
 SCHEMA = "specmargin.laws/1"
 _LAWS = "laws.json"
+_AMD_LAWS = "amd_laws.json"
+_AITER = {"gfx950": "mi355x", "gfx942": "mi300x"}  # the GPU of each generation whose kernels AITER's tables time
+_AITER_SPREADS = {"gemm": 0.2, "experts": 0.2}  # sorting and quantization around them, and engines without AITER
 _ENDING = ".prices.json"
 _WRITERS = "`specmargin measure gpu` and `specmargin measure vllm` write such files"
 _KINDS = {str: "text", dict: "an object", list: "a list"}
@@ -54,22 +61,67 @@ def measured_devices() -> tuple[Device, ...]:
 
 
 def scaled_prices(device: Device, engine: str, *, without: Collection[str] = ()) -> PriceModel | None:
-    """Laws of the nearest measured device (none of `without`), scaled to this one; None where none is near."""
-    measured = nearest_device(device, [other for other in measured_devices() if other.name not in without])
-    book = None if measured is None else law_book(measured)
-    if measured is None or book is None:
+    """Laws of the nearest measured devices (none of `without`), scaled to this one; None where none is near."""
+    if nearest_device(device, [other for other in measured_devices() if other.name not in without]) is None:
         return None
+    own, *others = (*_amd_books(device), *_scaled_books(device, without))
     fallback = Roofline(device=device, form=RooflineForm.PER_COMPONENT)
-    return SiliconPrices(name="scaled", engine=engine, book=scaled_book(book, measured, device), fallback=fallback)
+    return SiliconPrices(name="scaled", engine=engine, book=_shelf(device, own, others), fallback=fallback)
 
 
-def find_prices(spec: str | None, device: Device, engine: str, form: RooflineForm) -> PriceModel:
-    """None: the best prices for this device. Only a roofline has a form; measured prices are always by component."""
+def _scaled_books(device: Device, without: Collection[str] = ()) -> list[LawBook]:
+    """Of every other measured device, nearest first."""
+    others = by_distance(device, [other for other in measured_devices() if other.name not in without])
+    spreads = _scaled_spreads()
+    books = ((other, law_book(other)) for other in others)
+    return [scaled_book(book, other, device, spreads) for other, book in books if book is not None]
+
+
+def _amd_books(device: Device) -> list[LawBook]:
+    """AITER's laws for AMD Instinct: of the GPU itself if it has them, then of the other one, scaled."""
+    if device.architecture not in _AITER:
+        return []
+    measured = [bundled_device(name) for name in dict.fromkeys(_AITER.values())]
+    own = [_amd_book(other) for other in measured if other.name == device.name]
+    others = by_distance(device, measured)
+    return own + [scaled_book(_amd_book(other), other, device, _AITER_SPREADS) for other in others]
+
+
+def _amd_book(device: Device) -> LawBook:
+    """vLLM runs these kernels with VLLM_ROCM_USE_AITER=1, and others without."""
+    return replace(LawBook.from_json(device.name, read_bundled(_AMD_LAWS)), spreads=_AITER_SPREADS)
+
+
+def _shelf(device: Device, own: LawBook, others: Sequence[LawBook]) -> LawShelf:
+    return LawShelf(
+        own=own,
+        others=tuple(others),
+        weight_only=weight_only_book(device),
+        weight_only_formats=weight_only_formats(device),
+        marlin_formats=marlin_formats(device),
+        links=published_links(device),
+    )
+
+
+@cache
+def _scaled_spreads() -> dict[str, float]:
+    """80% range by family of laws that were scaled to a GPU whose own were left out (lab/validation/scaled.py)."""
+    families: dict[str, dict[str, float]] = read_bundled("scaled_errors.json")["families"]
+    return {name: entry["spread"] for name, entry in families.items()}
+
+
+def find_prices(
+    spec: str | None, device: Device, engine: str, form: RooflineForm, *, release: tuple[int, ...] | None = None
+) -> PriceModel:
+    """None: the best prices for this device. Only a roofline has a form; measured prices are always by component.
+
+    `release`: of the engine, by which it chooses attention kernels; None: the newest.
+    """
     prices = _find_kernels(spec, device, engine, form)
     if form is not RooflineForm.PER_COMPONENT or isinstance(prices, MeasuredPrices):
         return prices
     if spec != "datasheet" and has_other_kernels(engine, device):
-        prices = EngineAttention(inner=prices, device=device, engine=engine)
+        prices = EngineAttention(inner=prices, device=device, engine=engine, release=release)
     if engine == "llamacpp":
         return LlamaCppPrices(inner=prices, device=device)
     if engine == "vllm" and has_hybrid_kernels(device):
@@ -95,7 +147,7 @@ def _find_kernels(spec: str | None, device: Device, engine: str, form: RooflineF
     return SiliconPrices(
         name=name,
         engine=engine,
-        book=book,
+        book=_shelf(device, book, _scaled_books(device)),
         fallback=datasheet,
         refinement=refinement,
         bounds=module_bounds(device.name),

@@ -160,7 +160,7 @@ def _pricer(point: Point, folder: Path, pricers: dict[tuple[Any, ...], Pricer], 
         "weights": point.weights,
         "kv_cache": point.kv_cache,
         "prices": prices,
-        "engine_time": point.engine_time if prices is None else None,
+        "engine_time": point.named_engine_time if prices is None else None,
     }
     key = tuple(asked.values())
     if key not in pricers:

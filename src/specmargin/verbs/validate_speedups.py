@@ -111,6 +111,7 @@ class SpeedupsAnswer(Answer[SpeedupsRequest]):
                 "call": str(called(row, low)),
                 "datasheet": row.datasheet_speedup,
                 "prices": row.prices,
+                "engine_time": row.pricer.scenario.engine_time.source.detail.partition(";")[0],
                 "round": row.round_speedup,
                 "closed_loop": None if row.loop is None else asdict(row.loop),
                 "apart": judged is self.apart,
