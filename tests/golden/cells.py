@@ -52,6 +52,7 @@ OTHERS = (
             "--drafter dflash",
             "--drafter ssd",
             "--drafter model:qwen3-0.6b",
+            "--draft-weights fp8 --draft-vocabulary 32000",
             "--drafter ngram",
             "--drafter free",
             "--acceptance 0.8",
