@@ -27,6 +27,7 @@ from specmargin.prices.attention_kernels import (
     AttentionKernel,
     Queries,
     Release,
+    Walk,
     Walkers,
     compute_capability,
     device_kernel,
@@ -39,9 +40,10 @@ from specmargin.sources import Source
 from specmargin.step import FloatArray, Step
 
 # FlashAttention 2 multiplies whole tiles of 64 rows, however few the queries are (flash_fwd_launch_template.h:181), and
-# a block of threads loads its keys and values at about 60 GB/s. Together within 18% of the slopes of public prompt rows
+# a block of threads loads its keys and values at about 60 GB/s. Together within 20% of the slopes of public prompt rows
 # of one sequence and one head (aiconfigurator-core 0.12.0: A100 24.3, L40S 18.8, RTX PRO 6000 19.9 ns per token of head
 # size 128; 37.5 and 38.1 ns of 256) and of the RTX 3090's 41 and 90 ns (vllm-project/flash-attention pull request 193).
+# On an H200, which runs FlashAttention 3, version 2 takes 19.3 and 36.2 ns: its instructions have half the matrix rate.
 _TILE_ROWS = 64.0
 _LOAD_BYTES_PER_SECOND = 60e9
 _ELEMENT_BYTES = 2.0
@@ -108,9 +110,9 @@ class EngineAttention(AdjustedPrices):
         span = attended_span(step.run_by_class, step.context_by_class, window) * verified
         tiles = np.ceil(step.run_by_class / walkers.queries) if walkers.queries else 1.0
         processors = float(self.device.multiprocessors or _FEWEST_PROCESSORS)
-        share = step.total(span * tiles * walkers.heads) / processors
+        share = step.total(span * tiles * walkers.heads) / processors * kernel.overlap
         tokens = np.maximum(np.max(np.where(step.count_by_class > 0, span, 0.0), axis=-1), share)
-        return np.asarray(tokens * dims * kernel.walk_factor * walk_seconds_per_element(self.device))
+        return np.asarray(tokens * (kernel.walk or flash_2_walk(self.device)).seconds(dims))
 
     def _projection_seconds(self, work: Work, attention: Attention, step: Step) -> FloatArray:
         """Every cached latent to the keys and values of the rank's heads, which are written, copied and read."""
@@ -137,10 +139,10 @@ _ATTENTION = (GroupedAttention, LatentAttention, CompressedAttention, LinearAtte
 _FEWEST_PROCESSORS = 64  # where a device's table does not say
 
 
-def walk_seconds_per_element(device: Device) -> float:
-    """Seconds in which a block of FlashAttention 2's threads takes one element of a cached key or value."""
+def flash_2_walk(device: Device) -> Walk:
     rate = device.rate(Arithmetic.BF16) / (device.multiprocessors or _FEWEST_PROCESSORS)
-    return 2.0 * _TILE_ROWS / rate + _ELEMENT_BYTES / _LOAD_BYTES_PER_SECOND
+    seconds = 2.0 * _TILE_ROWS / rate + _ELEMENT_BYTES / _LOAD_BYTES_PER_SECOND
+    return Walk(token_seconds=0.0, element_seconds=seconds)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
