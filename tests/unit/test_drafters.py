@@ -128,7 +128,7 @@ def _pass_bytes(spec: str, model: str, **options: Any) -> float:
 
 
 def test_a_drafter_in_another_format_reads_fewer_bytes() -> None:
-    """Gemma's assistant: int4 layers and projections, while the LM head stays; llama.cpp's formats take the head, too."""
+    """Gemma's assistant: int4 layers and projections, the LM head stays; llama.cpp's formats take the head, too."""
     head = bundled_model("gemma-4-12b").draft_head
     assert head is not None
     layers = head.parameters - head.lm_head.parameters - head.vector_parameters
