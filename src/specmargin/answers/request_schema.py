@@ -276,7 +276,7 @@ class ScenarioRequest(Request):
         str | None,
         Field(
             description="Engine time outside the kernels: none, vllm (0.32), sglang, trtllm, vllm:sync (synchronous "
-            "scheduling), vllm:0.24 (older releases), vllm:slow-host, vllm:piecewise."
+            "scheduling), a release (vllm:0.24, vllm:0.27.1:sync, sglang:0.5.23), vllm:slow-host, vllm:piecewise."
         ),
         PRICES.as_("NAME", "the engine's with measured prices, none with datasheet prices"),
     ] = None

@@ -282,6 +282,18 @@ class LayerCounts:
         return replace(self, all_reduces=2 * self.layers if ranks > 1 else 0)
 
 
+def layer_counts(groups: tuple[LayerGroup, ...]) -> LayerCounts:
+    def count(kinds: type | tuple[type, ...]) -> int:
+        return sum(group.count for group in groups if isinstance(group.layer.attention, kinds))
+
+    return LayerCounts(
+        layers=sum(group.count for group in groups),
+        moe_layers=sum(group.count for group in groups if group.layer.experts is not None),
+        recurrent_layers=count(LinearAttention),
+        latent_layers=count((LatentAttention, CompressedAttention)),
+    )
+
+
 @dataclass(frozen=True, kw_only=True)
 class Architecture:
     """A text model. Vision and audio towers are not priced."""
@@ -306,11 +318,7 @@ class Architecture:
 
     @property
     def layer_counts(self) -> LayerCounts:
-        recurrent = sum(g.count for g in self.groups if isinstance(g.layer.attention, LinearAttention))
-        compressed = (LatentAttention, CompressedAttention)
-        latent = sum(g.count for g in self.groups if isinstance(g.layer.attention, compressed))
-        moe = sum(group.count for group, _ in self.expert_groups)
-        return LayerCounts(layers=self.layers, moe_layers=moe, recurrent_layers=recurrent, latent_layers=latent)
+        return layer_counts(self.groups)
 
     @cached_property
     def expert_groups(self) -> tuple[tuple[LayerGroup, ExpertBlock], ...]:

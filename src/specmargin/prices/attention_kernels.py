@@ -21,6 +21,7 @@ from specmargin.architecture.types import (
 from specmargin.hardware.device import Device
 
 Release = tuple[int, ...]  # 0.32.1 is (0, 32, 1)
+FLASHINFER, TRITON_MLA = "FlashInfer", "Triton MLA"  # whose CUDA graphs differ (catalog/engine_releases.py)
 
 
 class Queries(StrEnum):
@@ -102,7 +103,7 @@ _FLASH_2 = AttentionKernel(
     spread=_WALK_SPREAD,
 )
 _FLASHINFER = AttentionKernel(
-    name="FlashInfer",
+    name=FLASHINFER,
     queries=Queries.ONCE,
     origin="vLLM 0.32, platforms/cuda.py:139; its plan splits KV and packs queries with heads",
 )
@@ -125,7 +126,7 @@ _PREFIX_PREFILL = AttentionKernel(
     spread=0.5,
 )
 _TRITON_MLA = AttentionKernel(
-    name="Triton MLA",
+    name=TRITON_MLA,
     queries=Queries.PER_QUERY,
     origin="vLLM 0.32, platforms/cuda.py:113, attention/backends/mla/triton_mla.py:291: rows are b x q (as on an H200)",
 )

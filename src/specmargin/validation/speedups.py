@@ -133,7 +133,7 @@ def _pricer(point: Point, folder: Path, pricers: dict[tuple[Any, ...], Pricer], 
         "draft_weights": point.draft_weights,
         "draft_vocabulary": point.draft_vocabulary,
         "prices": prices,
-        "engine_time": point.engine_time if prices is None else None,
+        "engine_time": point.named_engine_time if prices is None else None,
     }
     key = tuple(asked.values())
     if key not in pricers:

@@ -85,6 +85,7 @@ class SpeedupsAnswer(Answer[SpeedupsRequest]):
                 "speedup_high": None if spread is None else float(spread.high[index]),
                 "datasheet": row.datasheet_speedup,
                 "prices": row.prices,
+                "engine_time": row.pricer.scenario.engine_time.source.detail.partition(";")[0],
                 "round": row.round_speedup,
                 "closed_loop": None if row.loop is None else asdict(row.loop),
             }
