@@ -159,6 +159,8 @@ def _pricer(point: Point, folder: Path, pricers: dict[tuple[Any, ...], Pricer], 
         "acceptance": "0",  # the row has its own accept length
         "weights": point.weights,
         "kv_cache": point.kv_cache,
+        "draft_weights": point.draft_weights,
+        "draft_vocabulary": point.draft_vocabulary,
         "prices": prices,
         "engine_time": point.named_engine_time if prices is None else None,
     }
