@@ -20,6 +20,7 @@ from specmargin.modes import Parallel, RooflineForm
 from specmargin.prices.kernels import store
 from specmargin.prices.kernels.book import LawBook
 from specmargin.prices.kernels.model import SiliconPrices
+from specmargin.prices.kernels.shelf import LawShelf
 from specmargin.prices.kernels.tables import TableRefinement
 from specmargin.prices.kernels.terms import gemm_terms
 from specmargin.prices.model import PriceModel, StepPrice
@@ -334,7 +335,8 @@ def test_a_kernel_far_under_the_bandwidth_is_warned_about_with_what_is_faster() 
         key: replace(law, bytes_per_second=law.bytes_per_second / 5.0) if key[:3] == ("vllm", "experts", "fp8") else law
         for key, law in prices.book.laws.items()
     }
-    slow = replace(prices, book=replace(prices.book, laws=laws))
+    assert isinstance(prices.book, LawShelf)
+    slow = replace(prices, book=replace(prices.book, own=replace(prices.book.own, laws=laws)))
     architecture = find_model("qwen3-30b-a3b", weights=_precision("fp8"))
     bad = pricer("qwen3-30b-a3b", prices=slow, architecture=architecture)
     good = pricer("qwen3-30b-a3b", prices=prices, architecture=architecture)

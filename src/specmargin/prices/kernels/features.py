@@ -109,21 +109,24 @@ def expert_rows(
         .agg(pl.col("seconds").first(), pl.col("kernel_source").first())
         .sort([*EXPERT_SHAPE, "num_tokens"])
     )
-    kernels = rows.filter(pl.col("num_tokens") <= 16).group_by(MODEL_SHAPE).agg(pl.col("kernel_source").mode().sort().first())
+    usual = pl.col("kernel_source").mode().sort().first()
+    kernels = rows.filter(pl.col("num_tokens") <= 16).group_by(MODEL_SHAPE).agg(usual)
     rows = rows.drop("kernel_source").join(kernels.rename({"kernel_source": "kernel"}), on=MODEL_SHAPE, how="left")
     parameters = matrices_expression() * pl.col("hidden_size") * pl.col("inter_size") / pl.col("moe_tp_size")
     rows = _counted(rows.with_columns(parameters=parameters), load or expert_load)
+    cached = peaks.cached(_expert_bytes(rows, dtype))  # first: their speed says nothing about groups
+    rows, dropped = without(rows, cached, "", "weights were in the level-2 cache between repeats")
     seconds_per_parameter = BYTES[dtype] / peaks.bytes_per_second
     grouped = _routes_by_groups(seconds_per_parameter) if load is None else pl.lit(False)
     by_groups = rows.filter(grouped).select(MODEL_SHAPE).unique()
     recounted = _counted(rows.join(by_groups, on=MODEL_SHAPE), partial(expert_load, by_groups=True))
     rows = pl.concat([rows.join(by_groups, on=MODEL_SHAPE, how="anti"), recounted])
-    return _checked_experts(rows.sort([*EXPERT_SHAPE, "num_tokens"]), dtype, peaks)
+    checked = _checked_experts(rows.sort([*EXPERT_SHAPE, "num_tokens"]), dtype, peaks)
+    return CheckedRows(rows=checked.rows, dropped=(*dropped, *checked.dropped))
 
 
 def _checked_experts(rows: pl.DataFrame, dtype: str, peaks: Peaks) -> CheckedRows:
-    reason = "weights were in the level-2 cache between repeats"
-    rows, dropped = without(rows, peaks.cached(_expert_bytes(rows, dtype)), "", reason)
+    dropped = []
     impossible = rows.filter(_too_fast(BYTES[dtype] / peaks.bytes_per_second)).select(MODEL_SHAPE).unique()
     possible = rows.join(impossible, on=MODEL_SHAPE, how="anti", maintain_order="left")
     if possible.height < rows.height:
