@@ -26,7 +26,7 @@ def seconds_per_launch(model: str, mode: str) -> float:
         if engine["model"] == model and row["mode"] == mode and row["depth"] == 0 and row["batch"] > 0
         if row["kernel_ms"] < _HOST_BOUND * row["round_ms"]
     ]
-    return median(steps)
+    return float(median(steps))
 
 
 @pytest.mark.parametrize(

@@ -298,6 +298,17 @@ def test_one_ragged_batch_is_one_launch() -> None:
     assert float(price.seconds) == pytest.approx(float(alone.seconds), rel=0.01)
 
 
+def test_a_prompt_in_the_same_launch_takes_away_the_splits_of_decoding_sequences() -> None:
+    decode, prompt = Step.uniform(batch=4, context=32_768), Step.prompts(tokens=512)
+    for gpu, longer in (("a100", 3.0), ("h200", 0.999)):  # FlashAttention 2; 3
+        prices = adjusted(gpu)
+        mixed = float(prices.price([attention_work(QWEN, decode.joined(prompt))])[0].seconds)
+        alone = float(prices.price([attention_work(QWEN, decode)])[0].seconds)
+        read = float(prices.inner.price([attention_work(QWEN, prompt)])[0].seconds)
+        assert mixed >= longer * (alone + read)
+        assert mixed <= 3.0 * longer * (alone + read)
+
+
 def test_arrays_keep_their_shape() -> None:
     step = Step.uniform(batch=np.array([[1.0], [8.0]]), depth=np.arange(4.0), context=4096.0)
     for gpu, attention in (("a100", QWEN), ("rtx-pro-6000", KIMI)):

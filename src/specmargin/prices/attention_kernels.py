@@ -55,8 +55,9 @@ class Walk:
 class AttentionKernel:
     """`walk`: of a block of threads over the context; None: as FlashAttention 2 on the device.
 
-    `overlap`: share of that time where there are more blocks than multiprocessors. `spread`: 80% range of the time of a
-    step with several queries, as a logarithm on each side.
+    `overlap`: share of that time where there are more blocks than multiprocessors. `one_launch`: prompts are in the
+    same launch as decoding sequences, which are then treated like them. `spread`: 80% range of the time of a step with
+    several queries, as a logarithm on each side.
     """
 
     name: str
@@ -65,6 +66,7 @@ class AttentionKernel:
     walkers: Walkers = Walkers.HEADS
     walk: Walk | None = None
     overlap: float = 1.0
+    one_launch: bool = False
     spread: float = 0.0
 
     @property
@@ -100,6 +102,7 @@ _FLASH_2 = AttentionKernel(
     queries=Queries.UNSPLIT,
     origin="vLLM 0.32, fa_utils.py:105; flash_api.cpp:756: KV is split where max_seqlen_q is 1",
     overlap=_FLASH_2_OVERLAP,
+    one_launch=True,
     spread=_WALK_SPREAD,
 )
 _FLASHINFER = AttentionKernel(
@@ -114,6 +117,7 @@ _TRITON = AttentionKernel(
     walkers=Walkers.KV_HEADS,
     walk=_TRITON_WALK,
     overlap=_TRITON_OVERLAP,
+    one_launch=True,
     spread=_UNKNOWN_SPREAD,
 )
 _TRITON_AMD = replace(_TRITON, walk=_AMD_WALK)

@@ -69,7 +69,7 @@ class EngineAttention(AdjustedPrices):
     ) -> WorkPrice:
         if kernel.is_triton_mla and isinstance(attention, LatentAttention):
             price = self._triton_mla(kernel, work, attention, step, price)
-        if not np.any(_verified(step)):
+        if not np.any(_verified(kernel, step)):
             return price
         match kernel.queries:
             case Queries.ONCE:
@@ -82,7 +82,7 @@ class EngineAttention(AdjustedPrices):
             case Queries.UNSPLIT:
                 longer = _no_shorter(price, work.count * self._walk_seconds(kernel, work, attention, step))
             case Queries.PROJECTED:
-                longer = _added(price, work.count * self._projection_seconds(work, attention, step))
+                longer = _added(price, work.count * self._projection_seconds(kernel, work, attention, step))
             case _:
                 assert_never(kernel.queries)
         return replace(longer, source=_named(price.source, kernel))
@@ -106,7 +106,7 @@ class EngineAttention(AdjustedPrices):
     def _walk_seconds(self, kernel: AttentionKernel, work: Work, attention: Attention, step: Step) -> FloatArray:
         """Of the longest context, or of all of them where there are more blocks of threads than multiprocessors."""
         walkers, dims, window = _walkers(kernel, attention, work.ranks), _walked_dims(attention), _window(attention)
-        verified = _verified(step)
+        verified = _verified(kernel, step)
         span = attended_span(step.run_by_class, step.context_by_class, window) * verified
         tiles = np.ceil(step.run_by_class / walkers.queries) if walkers.queries else 1.0
         processors = float(self.device.multiprocessors or _FEWEST_PROCESSORS)
@@ -114,11 +114,11 @@ class EngineAttention(AdjustedPrices):
         tokens = np.maximum(np.max(np.where(step.count_by_class > 0, span, 0.0), axis=-1), share)
         return np.asarray(tokens * (kernel.walk or flash_2_walk(self.device)).seconds(dims))
 
-    def _projection_seconds(self, work: Work, attention: Attention, step: Step) -> FloatArray:
+    def _projection_seconds(self, kernel: AttentionKernel, work: Work, attention: Attention, step: Step) -> FloatArray:
         """Every cached latent to the keys and values of the rank's heads, which are written, copied and read."""
         if not isinstance(attention, LatentAttention):
             return np.zeros(())
-        tokens = step.total(step.context_by_class * _verified(step))
+        tokens = step.total(step.context_by_class * _verified(kernel, step))
         heads = attention.heads / work.ranks
         up = attention.key_dim - attention.rope_dim + attention.value_dim
         width = attention.key_dim + attention.value_dim
@@ -173,13 +173,14 @@ def _window(attention: Attention) -> int | None:
     return attention.window if isinstance(attention, GroupedAttention) else None
 
 
-def _verified(step: Step) -> FloatArray:
-    """1 for sequences of a batch in which some have several queries, 0 for prompts and for plain steps.
+def _verified(kernel: AttentionKernel, step: Step) -> FloatArray:
+    """1 for decoding sequences of a launch in which some have several queries, 0 for prompts and for plain steps.
 
-    One launch serves the whole batch: sequences of one query are treated like the others.
+    One launch serves the whole batch, and with some kernels prompts: sequences of one query are treated like the rest.
     """
     decodes = np.ones_like(step.run_by_class) if step.prompt_by_class is None else 1.0 - step.prompt_by_class
-    several = np.any((step.run_by_class > 1.0) & (decodes > 0) & (step.count_by_class > 0), axis=-1, keepdims=True)
+    launched = step.count_by_class > 0 if kernel.one_launch else (step.count_by_class > 0) & (decodes > 0)
+    several = np.any((step.run_by_class > 1.0) & launched, axis=-1, keepdims=True)
     return np.asarray(decodes * several)
 
 
