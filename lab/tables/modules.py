@@ -144,7 +144,7 @@ def delta_net_shapes(system: str, engine: str, *, bandwidth: float) -> Iterator[
     for key, part in sorted(
         features.delta_net_rows(table, bandwidth=bandwidth).partition_by(keys, as_dict=True).items()
     ):
-        module = Module(attention=_delta_net_attention(*(int(value) for value in key)), projections=())
+        module = Module(attention=delta_net_attention(*(int(value) for value in key)), projections=())
         yield (
             ModuleShape(module=module, ranks=1, kv=BF16),
             ModuleRows(
@@ -153,7 +153,7 @@ def delta_net_shapes(system: str, engine: str, *, bandwidth: float) -> Iterator[
         )
 
 
-def _delta_net_attention(key_heads: int, value_heads: int, key_dim: int, value_dim: int) -> LinearAttention:
+def delta_net_attention(key_heads: int, value_heads: int, key_dim: int, value_dim: int) -> LinearAttention:
     state = value_heads * key_dim * value_dim
     return LinearAttention(
         kind="gated_delta_net",

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 KINDS = ("datasheet", "scaled", "laws", "tables")
 SCHEMA = "specmargin.laws/1"
 _LAWS = "laws.json"
+PROMPT_LAWS = "prompt_laws.json"  # of attention modules that read prompts; in the form of the others
 _ENDING = ".prices.json"
 _WRITERS = "`specmargin measure gpu` and `specmargin measure vllm` write such files"
 _KINDS = {str: "text", dict: "an object", list: "a list"}
@@ -42,7 +43,8 @@ def law_book(device: Device) -> LawBook | None:
 
 @cache
 def _law_book(gpu: str) -> LawBook | None:
-    book = LawBook.from_json(gpu, read_bundled(_LAWS))
+    values = read_bundled(_LAWS)
+    book = LawBook.from_json(gpu, {**values, "laws": [*values["laws"], *read_bundled(PROMPT_LAWS)["laws"]]})
     return book if book.laws else None
 
 
