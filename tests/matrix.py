@@ -218,10 +218,18 @@ def _within(batch: int, ranges: tuple[tuple[int, int], ...]) -> bool:
 
 
 def _verdict_faults(result: DrafterPlan, engine: str) -> Iterator[str]:
-    plan, text = result.plan, verdict(result.plan)
+    plan, judgement = result.plan, result.judgement
+    text = verdict(plan, judgement)
     fitting = [row for row in plan.rows if row.fits]
-    if text.startswith("Speculate") != bool(result.config.text and plan.pays and fitting):
+    if text.startswith(("Speculate", "Uncertain")) != bool(result.config.text and plan.pays and fitting):
         yield f"the verdict and the flags {result.config.text!r} disagree: {text}"
+    if text.startswith("Uncertain") != (judgement.range.spans_one and plan.pays):
+        yield f"the verdict and its range {judgement.range.low} to {judgement.range.high} disagree: {text}"
+    for row, sure in zip(plan.rows, result.ranges, strict=True):
+        if row.depth > 0 and row.batch <= plan.priced_up_to:
+            placed = _within(row.batch, judgement.surely_paying), _within(row.batch, judgement.uncertain)
+            if placed != (sure.low > 1.0, sure.spans_one):
+                yield f"batch {row.batch}: {sure.low} to {sure.high}, yet surely pays and uncertain are {placed}"
     if text.startswith("Speculate"):
         if f"{fitting[0].speedup:.2f}× as fast at batch {fitting[0].batch}" not in text:
             yield f"the verdict does not give the first row's gain: {text}"
@@ -229,8 +237,8 @@ def _verdict_faults(result: DrafterPlan, engine: str) -> Iterator[str]:
             yield f"the verdict is silent about a loss: {text}"
         if any(row.speedup < 1.0 for row in fitting if row.batch <= plan.priced_up_to) and "it loses" not in text:
             yield f"a row loses, and the verdict does not say so: {text}"
-    if text.count(". ") > 2:
-        yield f"more than three sentences: {text}"
+    if text.count(". ") > 3:
+        yield f"more than three sentences and its range: {text}"
 
 
 def _output_faults(result: DrafterPlan, engine: str) -> Iterator[str]:

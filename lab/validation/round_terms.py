@@ -57,7 +57,8 @@ class RoundRow:
         """With other terms of a round; a closed loop changes as a round does."""
         row = self.predicted
         added = sum(n * (term - own) for n, term, own in zip(self.counts, terms, self.priced, strict=True))
-        return float(row.speedup / (1.0 + row.round_speedup * added / (row.point.accept_length * row.no_spec_seconds)))
+        plain_seconds = row.point.tokens_per_round * row.no_spec_seconds
+        return float(row.speedup / (1.0 + row.round_speedup * added / plain_seconds))
 
 
 def _passes(drafter: Drafter, depth: int) -> float:

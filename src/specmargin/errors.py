@@ -12,7 +12,8 @@ SpecmarginError
     ├── AcceptanceError        an acceptance that is not a probability or a curve
     ├── ScenarioError          a batch, depth, context or rate out of range
     ├── ScheduleError          a schedule that the engine cannot express
-    └── EngineError            settings or a policy that a live engine cannot take
+    ├── EngineError            settings or a policy that a live engine cannot take
+    └── MissingExtraError      an optional dependency that is not installed (names the extra)
 """
 
 from __future__ import annotations
@@ -74,6 +75,10 @@ class EngineError(InputError):
     """Settings or a policy that a live engine cannot take, or an engine that is not supported."""
 
 
+class MissingExtraError(InputError):
+    """An optional dependency is not installed; the message names the extra."""
+
+
 def nearest_names(name: str, names: Iterable[str], count: int = 3) -> str:
     """A phrase such as ``; nearest: h100-sxm, h100-pcie`` for an error message, or nothing."""
     matches = difflib.get_close_matches(name.lower(), list(names), n=count, cutoff=0.4)
@@ -97,4 +102,4 @@ def needs_extra(name: str) -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        raise InputError(f"{error.name} is not installed; run: pip install 'specmargin[{name}]'") from None
+        raise MissingExtraError(f"{error.name} is not installed; run: pip install 'specmargin[{name}]'") from None

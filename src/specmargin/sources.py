@@ -34,8 +34,8 @@ class Source:
 
 
 def weakest(sources: Iterable[Source]) -> Source:
-    """The weakest of these sources, which a report must name."""
-    return max(sources, key=lambda source: _STRENGTH[source.kind])
+    """The weakest of these sources, which a report must name; of one kind, the most uncertain."""
+    return max(sources, key=lambda source: (_STRENGTH[source.kind], source.spread))
 
 
 def assumed(detail: str) -> Source:

@@ -84,6 +84,17 @@ class Step:
             count_by_class=_frozen(np.ones_like(run)),
         )
 
+    def flattened(self) -> Step:
+        """A sequence of one position in place of every position of a run, at its mean context; prompts as they are."""
+        is_prompt = np.zeros_like(self.run_by_class) if self.prompt_by_class is None else self.prompt_by_class
+        run = np.where(is_prompt > 0, 1.0, self.run_by_class)
+        return replace(
+            self,
+            run_by_class=_frozen(np.where(is_prompt > 0, self.run_by_class, 1.0)),
+            context_by_class=_frozen(self.context_by_class + (run - 1.0) / 2.0),
+            count_by_class=_frozen(self.count_by_class * run),
+        )
+
     def times(self, count: float) -> Step:
         """The same step with `count` sequences in place of each."""
         return replace(self, count_by_class=_frozen(self.count_by_class * count))

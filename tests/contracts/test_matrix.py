@@ -61,7 +61,7 @@ def _broken(result: DrafterPlan) -> list[DrafterPlan]:
     flags = replace(result.config, text=result.config.text.replace(f", {row.depth}]", f", {row.depth - 1}]"))
     return [
         *(replace(result, plan=replace(plan, rows=(wrong, *plan.rows[1:]))) for wrong in rows),
-        replace(result, plan=replace(plan, paying=((2, 3),))),
+        replace(result, plan=replace(plan, payoff=replace(plan.payoff, speedups=1.0 / plan.payoff.speedups))),
         replace(result, config=flags),
         replace(result, config=replace(result.config, text="")),
     ]

@@ -15,7 +15,7 @@ import specmargin
 from specmargin.catalog.lookup import bundled_model
 from specmargin.cli.main import run
 
-RANGE = r"80% range at batch \d+: \d\.\d+ to \d\.\d+×"
+RANGE = r"80% range at batch \d+: \d\.\d+ to \d\.\d+×|Uncertain: \d\.\d+ to \d\.\d+× at batch \d+ \(80% range;"
 VLLM = r"--speculative-config '\{.*\}'"
 
 
@@ -39,7 +39,7 @@ QUESTIONS = {
     ),
     "gpt-oss-120b with EAGLE-3 on one H100 at 1 to 8": (
         "plan gpt-oss-120b --gpu h100 --drafter eagle --batch 1,2,4,8",
-        (r"Speculate|Do not speculate", r"\n +8 ", VLLM, RANGE),
+        (r"Speculate|Uncertain|Do not speculate", r"\n +8 ", VLLM, RANGE),
     ),
     "Qwen3-235B FP8 on 4 H100 with experts spread": (
         "plan Qwen/Qwen3-235B-A22B-Instruct-2507-FP8 --gpu h100 --gpus 4 --parallel ep --drafter eagle",

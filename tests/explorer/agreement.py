@@ -99,7 +99,7 @@ def faults(seen: dict[str, Any]) -> Iterator[str]:
         yield f"copy button {seen['copies']} beside flags {seen['flags']!r}"
     if bool(seen["why"]) == seen["copies"]:
         yield f"{seen['why']!r} beside flags {seen['flags']!r}"
-    if seen["says"] in ("yes", "off") and not seen["copies"]:
+    if seen["says"] in ("yes", "uncertain", "off") and not seen["copies"]:
         yield f"{seen['line']!r} without flags"
     if seen["copies"] and not drafting:
         yield "flags, and a strip that never drafts"
@@ -162,9 +162,12 @@ def _table_faults(seen: dict[str, Any]) -> Iterator[str]:
 def _line_faults(seen: dict[str, Any]) -> Iterator[str]:
     numbers = re.findall(r"(\d+\.\d+)×", seen["line"])
     speedup = float(seen["tiles"]["speed-up"].rstrip("×"))
-    if numbers and float(numbers[0]) != speedup:
+    stated = numbers[-1:] if seen["says"] == "uncertain" else numbers[:1]  # after its range
+    if stated and float(stated[0]) != speedup:
         yield f"{seen['line']!r} beside a speed-up of {speedup}"
-    if seen["says"] == "yes" and speedup < 1.0:
+    if (seen["says"] == "uncertain") != seen["line"].startswith("Uncertain: "):
+        yield f"{seen['line']!r} is marked as {seen['says']}"
+    if seen["says"] in ("yes", "uncertain") and speedup < 1.0:
         yield f"{seen['line']!r}, and a speed-up of {speedup}"
     if seen["says"] == "no" and seen["copies"] and speedup > 1.004:
         yield f"{seen['line']!r}, and a speed-up of {speedup}"

@@ -116,6 +116,18 @@ def test_numbers_on_the_page_are_those_of_plan_json(open_page: Open) -> None:
     assert page.inner_text("#line") == f"Yes: {here['speedup']:.2f}× at batch 8, {sure}"
 
 
+def test_a_range_that_spans_one_is_uncertain_on_the_page_as_in_the_json(open_page: Open) -> None:
+    page = ready(open_page("/?model=qwen3-30b-a3b&gpu=h200&prices=laws&drafter=ngram&batch=1"))
+    expected = planned("qwen3-30b-a3b", "--gpu", "h200", "--prices", "laws", "--drafter", "ngram")
+    here = expected["rows"][0]
+    assert expected["advice"] == "uncertain" and here["speedup_low"] < 1.0 < here["speedup"]
+    assert sentence(page) == expected["verdict"] and expected["verdict"].startswith("Uncertain: ")
+    sure = f"{here['speedup_low']:.2f} to {here['speedup_high']:.2f}×"
+    assert page.inner_text("#line") == f"Uncertain: {sure} at batch 1, best estimate {here['speedup']:.2f}×"
+    assert page.get_attribute("#answer", "data-says") == "uncertain"
+    assert page.inner_text("#flags").strip() == expected["config"].strip() != ""
+
+
 def test_the_page_keeps_every_field_of_its_address(open_page: Open) -> None:
     """Also fields without a control, through changes, the pinned scenario and the links to other pages."""
     address = "prices=laws&memory_utilization=0.7&kv_cache=fp8&step_ms=3"

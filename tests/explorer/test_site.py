@@ -236,6 +236,8 @@ def test_the_rest_of_a_plan_on_the_grid(visit: Open) -> None:
         plan, expected = answer["plan"], planned(state, answer["plan"]["gpus"])
         assert set(expected) - LEFT_OUT <= set(plan)
         assert set(expected["rows"][0]) - LEFT_OUT_OF_ROWS <= set(plan["rows"][0])
+        for key in ("advice", "surely_pays_at_batches", "uncertain_at_batches"):
+            assert plan[key] == expected[key], (state, key)
         for key in ("no_spec_largest_batch", "stops_at_context", "weights", "kv_cache", "prices", "drafter"):
             assert plan[key] == expected[key], (state, key)
         assert plan["warnings"] == expected["warnings"], state

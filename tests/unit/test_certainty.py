@@ -4,23 +4,29 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from specmargin.acceptance.survival import Survival, parse_acceptance
 from specmargin.answers.request_schema import read_request
 from specmargin.catalog.accuracy import price_errors
+from specmargin.decisions.verdict import verdict
 from specmargin.sources import assumed
 from specmargin.verbs.plan.drafter_plan import DrafterPlan, drafter_plans
 from specmargin.verbs.plan.request_schema import PlanRequest
+from specmargin.verbs.plan.values import plan_values
 from tests.command_line import run
 
 
 def planned(model: str, gpu: str = "h200", **options: Any) -> DrafterPlan:
     request = {"model": model, "gpu": gpu, "prices": "laws", "batch": "1,16,64", **options}
-    return drafter_plans(read_request(PlanRequest, request))[0]
+    given_ones = {name: value for name, value in request.items() if value is not None}
+    return drafter_plans(read_request(PlanRequest, given_ones))[0]
 
 
 def test_every_row_with_drafts_has_a_range_around_its_speedup() -> None:
@@ -83,3 +89,96 @@ def test_the_answer_says_how_sure_it_is() -> None:
     payload = json.loads(run(*options, "--json").out)
     assert payload["rows"][0]["speedup_low"] < payload["rows"][0]["speedup"] < payload["rows"][0]["speedup_high"]
     assert [entry["name"] for entry in payload["inputs"]] == ["prices", "acceptance", "routing"]
+
+
+# --- advice ---
+
+
+def judged(speedups: dict[int, tuple[float, float, float]], **options: Any) -> tuple[DrafterPlan, dict[str, Any]]:
+    """A real plan whose rows get these speed-ups and ranges, by batch."""
+    answer = planned("qwen3-30b-a3b", drafter="eagle", batch=",".join(map(str, speedups)), **options)
+    rows = [replace(row, speedup=speedups[row.batch][0], depth=max(row.depth, 1)) for row in answer.plan.rows]
+    ranges = [
+        replace(sure, low=speedups[row.batch][1], high=speedups[row.batch][2], inputs=answer.ranges[0].inputs)
+        for row, sure in zip(rows, answer.ranges, strict=True)
+    ]
+    known, batches = np.log(list(speedups)), answer.plan.payoff.batches
+    gains = np.interp(np.log(batches), known, [each[0] for each in speedups.values()])
+    drafts = answer.plan.setting.depths_at(answer.plan.pricer, batches) > 0
+    payoff = replace(answer.plan.payoff, speedups=np.where(drafts, gains, 0.99))
+    plan = replace(answer.plan, rows=tuple(rows), payoff=payoff)
+    changed = replace(answer, plan=plan, ranges=tuple(ranges))
+    return changed, plan_values([changed])
+
+
+def test_a_range_above_one_is_a_gain() -> None:
+    answer, values = judged({1: (1.5, 1.2, 1.8), 64: (1.4, 1.1, 1.7)})
+    assert values["advice"] == "speculate" and values["verdict"].startswith("Speculate: ")
+    assert "80% range at batch 1: 1.20 to 1.80×; the largest unknown is" in values["verdict"]
+    assert values["surely_pays_at_batches"] == values["pays_at_batches"] and values["uncertain_at_batches"] == []
+    assert "range above 1" not in values["verdict"]
+    assert answer.headline_range is not None and not answer.headline_range.spans_one
+
+
+def test_a_range_that_spans_one_is_uncertain_and_says_what_to_measure() -> None:
+    answer, values = judged({1: (1.1, 0.8, 1.4), 64: (1.05, 0.8, 1.3)})
+    assert values["advice"] == "uncertain"
+    assert values["verdict"].startswith(
+        "Uncertain: 0.80 to 1.40× at batch 1 (80% range; best estimate 1.10×) for qwen3-30b-a3b on h200 with eagle; "
+        "run specmargin profile acceptance before you draft "
+    )
+    assert "the largest unknown is acceptance, borrowed from other models." in values["verdict"]
+    assert "nowhere with a range above 1" in values["verdict"] and "Speculate" not in values["verdict"]
+    assert values["surely_pays_at_batches"] == [] and values["uncertain_at_batches"] == values["pays_at_batches"]
+    assert values["config"] == answer.config.text != ""  # the schedule is written all the same
+
+
+def test_the_verdict_says_at_which_batches_it_is_clear() -> None:
+    _, values = judged({1: (1.1, 0.9, 1.3), 16: (1.6, 1.3, 1.9), 64: (1.1, 0.9, 1.3)})
+    ((first, last),) = values["surely_pays_at_batches"]
+    assert 1 < first < 16 < last < 64
+    assert f"with a range above 1 at batch {first} to {last}" in values["verdict"]
+    assert values["uncertain_at_batches"][0] == [1, first - 1]
+
+
+def test_a_plan_is_judged_by_its_first_gain() -> None:
+    _, values = judged({1: (0.9, 0.8, 1.1), 16: (1.6, 1.3, 1.9)})
+    assert values["advice"] == "speculate" and "80% range at batch 16: 1.30 to 1.90×" in values["verdict"]
+    _, values = judged({1: (0.9, 0.8, 0.95), 16: (1.1, 0.9, 1.3)})
+    assert values["advice"] == "uncertain" and values["verdict"].startswith("Uncertain: 0.90 to 1.30× at batch 16")
+    _, values = judged({1: (0.9, 0.8, 1.1), 16: (0.95, 0.9, 1.3)})
+    assert values["advice"] == "do-not-speculate" and values["verdict"].startswith("Do not speculate")
+
+
+def test_without_ranges_the_verdict_is_the_best_estimate() -> None:
+    answer, _ = judged({1: (1.1, 0.8, 1.4)})
+    assert verdict(answer.plan).startswith("Speculate") and verdict(answer.plan, answer.judgement).startswith("Uncer")
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    speedup=st.floats(0.5, 3.0),
+    below=st.floats(0.01, 0.8),
+    above=st.floats(0.01, 0.8),
+    engine=st.sampled_from(["vllm", "sglang"]),
+)
+def test_a_range_that_spans_one_never_advises_to_speculate(
+    speedup: float, below: float, above: float, engine: str
+) -> None:
+    low, high = speedup * math.exp(-below), speedup * math.exp(above)
+    _, values = judged({1: (speedup, low, high)}, engine=engine)
+    assert values["verdict"].startswith("Speculate") == (values["advice"] == "speculate") == (low > 1.0)
+    assert values["verdict"].startswith("Uncertain") == (values["advice"] == "uncertain") == (low <= 1.0 < speedup)
+
+
+def test_a_service_whose_range_spans_one_is_uncertain() -> None:
+    load: dict[str, Any] = {"concurrency": 64, "isl": 4096, "osl": 64, "batch": None}
+    answer = planned("llama-3.1-8b", drafter="eagle", **load)
+    assert answer.service is not None and answer.service_range is not None
+    low, high = answer.service_range
+    service = plan_values([answer])["service"]
+    assert (service["speedup_low"], service["speedup_high"]) == (low, high)
+    wide = replace(answer, ranges=tuple(replace(each, low=0.3) for each in answer.ranges))
+    assert wide.service_range is not None and wide.service_range[0] < 1.0 < answer.service.speedup
+    values = plan_values([wide])
+    assert values["advice"] == "uncertain" and "; uncertain: 0." in values["verdict"]

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from specmargin.architecture.types import DraftHead, total_parameters
+from specmargin.architecture.types import DraftHead, LatentAttention, total_parameters
 from specmargin.catalog.drafters import (
     DraftChoice,
     acceptance_names,
@@ -19,12 +19,13 @@ from specmargin.catalog.drafters import (
     find_acceptance,
     find_drafter,
 )
-from specmargin.catalog.lookup import bundled_model, model_names
+from specmargin.catalog.lookup import bundled_model, find_model, model_names
 from specmargin.decisions.pricer import Pricer
 from specmargin.errors import AcceptanceError, ArchitectureError, CatalogError, ScenarioError
 from specmargin.hardware.layout import Layout
 from specmargin.modes import DRAFTERS, DrafterKind
-from specmargin.prices.drafters import FREE, NGRAM, drafter_weight_bytes, round_seconds
+from specmargin.prices.drafters import FREE, NGRAM, drafter_sequence_bytes, drafter_weight_bytes, round_seconds
+from specmargin.sources import SourceKind
 from specmargin.step import FloatArray
 from tests.scenarios import pricer
 
@@ -64,6 +65,57 @@ def test_autoregressive_heads_pay_by_pass_and_block_heads_once() -> None:
 def test_a_draft_model_pays_its_own_price_sheet() -> None:
     small, large = _draft("model:qwen3-0.6b", 1, 4), _draft("model:qwen3-8b", 1, 4)
     assert 0 < small < large
+
+
+@pytest.mark.parametrize(
+    ("model", "kind", "millions"),
+    [
+        ("gemma-4-12b", "mtp", 423),  # google/gemma-4-12B-it-assistant
+        ("gemma-4-31b", "mtp", 470),  # its 0.94 GB in bf16
+        ("qwen3.8-27b", "dflash", 1924),  # z-lab/Qwen3.8-27B-DFlash2: 1.924 G
+        ("laguna-xs-2.1", "dflash", 461),  # poolside/Laguna-XS-2.1-DFlash: 924 MB in bf16, norms included
+        ("llama-3.1-8b", "dflash", 1049),  # z-lab/LLaMA3.1-8B-Instruct-DFlash-UltraChat: 1.95 GiB
+        ("qwen3.5-27b", "dflash", 1730),  # z-lab/Qwen3.5-27B-DFlash: 1.71 GiB in Q8_0 (8.5 bits)
+    ],
+)
+def test_published_heads_have_their_published_size(model: str, kind: str, millions: int) -> None:
+    choice = find_drafter(kind, bundled_model(model))
+    assert isinstance(choice.drafter.runs, DraftHead)
+    assert choice.drafter.runs.parameters / 1e6 == pytest.approx(millions, rel=0.002)
+    assert choice.model.count("/") == 1  # what the engine loads
+    assert choice.drafter.source.kind is SourceKind.PUBLISHED
+
+
+def test_the_eagle_head_of_kimi_has_latents_and_the_full_vocabulary() -> None:
+    """lightseekorg/kimi-k2.5-eagle3-mla: about 6 GB with the embedding, in bf16."""
+    head = find_drafter("eagle", bundled_model("kimi-k2.5")).drafter.runs
+    assert isinstance(head, DraftHead)
+    assert isinstance(head.groups[0].layer.attention, LatentAttention)
+    assert 2 * (head.parameters + head.lm_head.parameters) == pytest.approx(6.0e9, rel=0.01)
+
+
+def test_an_assistant_reads_the_cache_of_its_target() -> None:
+    """It stores no keys and values, projects none, and its LM head is most of a pass."""
+    model = bundled_model("gemma-4-12b")
+    head = find_drafter("mtp", model).drafter
+    assert isinstance(head.runs, DraftHead)
+    assert drafter_sequence_bytes(head, 8192.0, layout=Layout(), kv=model.kv_precision, depth=4) == 0.0
+    names = {matrix.name for group in head.runs.groups for matrix in group.layer.projections}
+    assert names == {"self_attn.q_proj", "self_attn.o_proj"}
+    assert {m.inputs for m in head.runs.fusion} == {2 * model.hidden, 1024}
+    seconds = [
+        float(pricer("gemma-4-12b", drafter="mtp", context=c).grid([1], 4).draft_seconds[0, 4]) for c in (0, 65536)
+    ]
+    per_token = 2 * 512 * 2 * 1  # bytes of keys and values of the one full layer, of one KV head
+    assert seconds[1] - seconds[0] == pytest.approx(
+        4 * (65536 * per_token + 3 * 1024 * 2 * 8 * 256 * 2) / 4.8e12, rel=0.05
+    )
+
+
+def test_an_assistant_belongs_to_every_precision_of_its_target_and_stays_bf16() -> None:
+    head = find_model("nvidia/Gemma-4-31B-IT-NVFP4").draft_head
+    assert head == bundled_model("gemma-4-31b").draft_head
+    assert head is not None and head.lm_head.precision.name == "bf16"
 
 
 def test_free_and_ngram_cost_nothing_and_hold_no_memory() -> None:

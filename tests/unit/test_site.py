@@ -13,12 +13,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from specmargin.catalog.accuracy import price_errors
 from specmargin.catalog.drafters import find_drafter
 from specmargin.catalog.lookup import bundled_model
+from specmargin.decisions.certainty import step_inputs
 from specmargin.errors import InputError
 from specmargin.formats import ENGINES
 from specmargin.show.site import build, grids
-from specmargin.show.site.card import card_svg, headline
+from specmargin.show.site.card import CardRow, card_svg, headline
 from specmargin.show.site.templates import command_templates, templates
 from tests.cell_files import unpacked
 from tests.command_line import ended
@@ -54,12 +56,17 @@ def test_the_files_hold_the_prices_to_a_few_millionths() -> None:
     batches, sampled = len(header["batches"]), len(header["sampled"])
     shapes = [(1, batches), (9, batches), *((depth, batches) for depth in depths)]
     shapes += [(9, sampled), (9, sampled), *((depth, sampled) for depth in depths)]
-    plain, verify, rounds, *_ = unpacked(files[f"/{tokens}.bin"], shapes)
+    shapes += [(depth, sampled) for depth in depths for _ in ("low", "high", "unknown")]
+    plain, verify, rounds, *_, low, high, unknown = unpacked(files[f"/{tokens}.bin"], shapes)
     exact = pricer.grid(np.arange(1, 513), grids.DEPTH, tokens)
     assert np.allclose(np.exp(plain[0, :512]), exact.no_spec_seconds, rtol=2e-6)
     made = np.exp(plain + verify)[:, :512]
     assert np.allclose(made, exact.verify_seconds.T, rtol=4e-6)
     assert np.allclose(made[1:] * np.exp(rounds[:, :512]), exact.round_seconds.T[1:], rtol=6e-6)
+    at, name = CELL.pricer(CELL.drafters[-1])[1].with_context(float(tokens)), pricer.scenario.prices.name
+    for (prices, *_), depth in zip(step_inputs(at, price_errors(name), [1, 1], [1, 3]), (1, 3), strict=True):
+        assert np.exp([low[depth - 1, 0], high[depth - 1, 0]]) == pytest.approx([prices.low, prices.high], rel=1e-5)
+        assert header["price_unknowns"][round(unknown[depth - 1, 0] / grids.QUANTUM)] == prices.phrase
 
 
 def test_the_header_holds_memory_and_where_it_stops_paying() -> None:
@@ -165,11 +172,15 @@ def test_workers_end_with_a_killed_build() -> None:
 
 
 def test_the_card_says_what_a_plan_says() -> None:
-    rows = [[1, 3, 1.84], [64, 1, 1.1], [128, 0, 0.99]]
+    rows = [CardRow(1, 3, 1.84, 1.6, 2.1), CardRow(64, 1, 1.1, 0.9, 1.3), CardRow(128, 0, 0.99, 0.99, 0.99)]
     assert headline("m", "2 × h200", rows) == (
         "Speculation makes m 1.84× as fast at batch 1, 1.10× at batch 64 on 2 × h200"
     )
-    assert headline("m", "h200", [[1, 0, 1.0]]) == "Speculation does not pay for m on h200"
+    assert headline("m", "h200", [CardRow(1, 0, 1.0, 1.0, 1.0)]) == "Speculation does not pay for m on h200"
+    assert headline("m", "h200", rows[1:]) == (
+        "Uncertain whether speculation pays for m on h200: 0.90 to 1.30× as fast at batch 64"
+    )
+    assert "Uncertain: 0.90 to 1.30× at batch 64" in card_svg("m", "h200", rows[1:])
     assert "1.84× with speculation at batch 1" in card_svg("m<1>", "h200", rows)
     assert "m&lt;1&gt;" in card_svg("m<1>", "h200", rows)
 

@@ -14,12 +14,13 @@ from specmargin.answers.scenarios import scenario_of
 from specmargin.cli.main import run
 from specmargin.decisions.pricer import Pricer
 from specmargin.decisions.schedule import Schedule
-from specmargin.errors import InputError
+from specmargin.errors import InputError, MissingExtraError
 from specmargin.simulator.service import ServiceLoad, service
 from specmargin.validation.points_schema import Point, read_points
 from specmargin.validation.speedups import (
     PredictedPoint,
     SpeedupReport,
+    predict,
     ranges,
     source_median,
     speedup_lines,
@@ -70,13 +71,49 @@ def test_a_row_is_predicted_and_shown(tmp_path: Path, capsys: pytest.CaptureFixt
     path = file(
         tmp_path, "a,own,qwen3.6-35b-a3b,h200,vllm,mtp,3,8,2.4,1.5,,,", "b,own,no-such-model,h200,vllm,mtp,3,8,2,1,,,"
     )
-    assert run("validate", ["speedups", str(path), "--json"]) == 0
+    assert run("validate", ["speedups", str(path), "--json", "--allow-skipped"]) == 0
     answer = json.loads(capsys.readouterr().out)
     (row,) = answer["rows"]
     assert 0.5 < row["predicted"] < 2.4
     assert "no-such-model" in answer["not_predicted"]["b"]
-    assert run("validate", ["speedups", str(path)]) == 0
+    assert run("validate", ["speedups", str(path), "--allow-skipped"]) == 0
     assert "not predicted: b" in capsys.readouterr().out
+
+
+def test_skipped_rows_are_an_error_that_names_each_reason_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good = "a,own,qwen3.6-35b-a3b,h200,vllm,mtp,3,8,2.4,1.5,,,"
+    lost = [f"b{i},own,no-such-model,h200,vllm,mtp,3,8,2,1,,," for i in range(15)]
+    empty = "c,own,qwen3.6-35b-a3b,h200,vllm,mtp,3,8,,1.5,,,"
+    path = file(tmp_path, good, *lost, empty)
+    with pytest.raises(InputError) as raised:
+        run("validate", ["speedups", str(path)])
+    said = str(raised.value)
+    assert "16 of 17 rows cannot be predicted (--allow-skipped reports the others)" in said
+    assert said.count("no-such-model") == 1
+    assert "b0, b1" in said and "b11 and 3 more: " in said
+    assert "c: accept_length is empty" in said
+    assert run("validate", ["speedups", str(path), "--allow-skipped", "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert [row["id"] for row in answer["rows"]] == ["a"]
+    assert "accept_length" in answer["not_predicted"]["c"]
+
+
+def test_a_file_without_any_row_to_predict_is_an_error_even_if_skipping_is_allowed(tmp_path: Path) -> None:
+    path = file(tmp_path, "a,own,qwen3.6-35b-a3b,h200,vllm,mtp,3,8,,1.5,,,")
+    with pytest.raises(InputError, match="1 of 1 rows cannot be predicted: a: accept_length is empty"):
+        run("validate", ["speedups", str(path), "--allow-skipped"])
+
+
+def test_a_missing_extra_is_not_the_fault_of_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(*_: object) -> None:
+        raise MissingExtraError("numba is not installed")
+
+    monkeypatch.setattr("specmargin.validation.speedups._predict_point", missing)
+    points = read_points(file(tmp_path, "a,own,qwen3.6-35b-a3b,h200,vllm,mtp,3,8,2.4,1.5,,,"))
+    with pytest.raises(MissingExtraError):
+        predict(points, tmp_path)
 
 
 def test_prefill_draws_the_speed_up_towards_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

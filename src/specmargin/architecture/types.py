@@ -105,6 +105,7 @@ class GroupedAttention:
     value_dim: int
     window: int | None = None
     selection: BlockSelection | None = None
+    sinks: bool = False  # a learned logit per head, which some kernels lack
 
     def __post_init__(self) -> None:
         if self.heads % self.kv_heads:
@@ -247,6 +248,8 @@ class DraftHead:
     anchored: bool = False  # the block's first position, the last committed token's, drafts too
     serial: tuple[Matrix, ...] = ()  # read once more for every token of a block, one token after another
     lookups: tuple[Matrix, ...] = ()  # embeddings of its own: memory, but few rows are read
+    shares_kv: bool = False  # reads the target's keys and values, and stores none (Gemma 4's assistants)
+    checkpoint: str = ""  # hub id, where it is not part of the target's checkpoint
     vector_parameters: int = 0
     source: Source
 
@@ -292,7 +295,7 @@ class Architecture:
     tied_embedding: bool
     kv_precision: Precision = BF16
     max_context: int | None = None
-    draft_head: DraftHead | None = None  # the MTP head in the checkpoint, where there is one
+    draft_head: DraftHead | None = None  # the MTP head, in the checkpoint or published beside it
     vector_parameters: int = 0
     source: Source
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -13,18 +12,15 @@ import numpy as np
 
 from specmargin.acceptance.early_stop import EarlyStop, assumed_stop, stop_of_rounds
 from specmargin.acceptance.survival import Survival, parse_acceptance
-from specmargin.architecture.config import Config
-from specmargin.architecture.families.builder import LayerBuilder, plain_attention, vocabulary_matrix
-from specmargin.architecture.precision import BF16
-from specmargin.architecture.quantization import unquantized
-from specmargin.architecture.types import Architecture, DraftHead, grouped
+from specmargin.architecture.types import Architecture, DraftHead
 from specmargin.catalog.bundled import bundled_text, read_bundled
+from specmargin.catalog.heads import dflash_head, dspark_head, eagle_head
 from specmargin.catalog.lookup import find_model, hub_id, model_names
-from specmargin.errors import ArchitectureError, CatalogError, ScenarioError, nearest_names, needs_extra
-from specmargin.files import read_json, split_detail
+from specmargin.errors import CatalogError, ScenarioError, nearest_names, needs_extra
+from specmargin.files import split_detail
 from specmargin.modes import DRAFTERS
 from specmargin.prices.drafters import FREE, NGRAM, Drafter
-from specmargin.sources import Source, SourceKind, assumed, published
+from specmargin.sources import Source, SourceKind, assumed
 
 if TYPE_CHECKING:
     from specmargin.acceptance.bank import Rounds
@@ -34,23 +30,6 @@ _SSD_HIT_RATE = 0.8
 _ALL = "all"  # the category of all rounds
 # Profiles written by `specmargin profile acceptance`, with the target and the drafter that were captured.
 _PROFILES = {"reference-moe": ("reference-moe", "model:reference-draft")}
-_EAGLE_VOCABULARY = 32_000
-
-# Published shapes of DFlash heads; others are scaled from the first one.
-_DFLASH = {
-    "qwen3.6-35b-a3b": {
-        "num_hidden_layers": 8,
-        "num_attention_heads": 32,
-        "num_key_value_heads": 4,
-        "head_dim": 128,
-        "intermediate_size": 6144,
-        "block_size": 16,
-        "target_layers": 5,
-    }
-}
-_DFLASH_SOURCE = "DFlash head of Qwen3.6-35B-A3B: 982,515,712 parameters with the LM head, block 16"
-_DSPARK = {"block_size": 7, "markov_rank": 256}
-_DSPARK_SOURCE = "block of 7 and Markov head of rank 256, as in the published DSpark heads of Qwen3 (DeepSpec, 2026)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,11 +59,11 @@ def find_drafter(spec: str, target: Architecture) -> DraftChoice:
                 raise CatalogError(f"{target.name} has no MTP head; use --drafter eagle, dflash, model:NAME or ngram")
             return _head_choice(kind, "", target.draft_head)
         case "eagle":
-            return _head_choice(kind, detail, _eagle_head(detail, target))
+            return _head_choice(kind, detail, eagle_head(detail, target))
         case "dflash":
-            return _head_choice(kind, detail, _dflash_head(detail, target))
+            return _head_choice(kind, detail, dflash_head(detail, target))
         case "dspark":
-            return _head_choice(kind, detail, _dspark_head(detail, target))
+            return _head_choice(kind, detail, dspark_head(detail, target))
         case "ssd":
             return _overlapped(detail, target)
         case "model":
@@ -96,7 +75,8 @@ def find_drafter(spec: str, target: Architecture) -> DraftChoice:
 
 
 def _head_choice(kind: str, model: str, head: DraftHead) -> DraftChoice:
-    return DraftChoice(kind=kind, model=model, drafter=Drafter(name=kind, runs=head, source=head.source))
+    drafter = Drafter(name=kind, runs=head, source=head.source)
+    return DraftChoice(kind=kind, model=model or head.checkpoint, drafter=drafter)
 
 
 def available_drafters(target: Architecture) -> list[DraftChoice]:
@@ -132,114 +112,6 @@ def _overlapped(detail: str, target: Architecture) -> DraftChoice:
         source=assumed(f"drafting overlapped with verification, {hit_rate:.0%} of outcomes predicted ({origin})"),
     )
     return DraftChoice(kind=inner.kind, model=inner.model, drafter=drafter)
-
-
-def _eagle_head(path: str, target: Architecture) -> DraftHead:
-    """EAGLE-3: three hidden states fused (3h -> h), one layer that also sees the embedding, a reduced vocabulary."""
-    kv_heads = max(target.hidden // 512, 1)
-    typical = {
-        "num_attention_heads": 4 * kv_heads,
-        "num_key_value_heads": kv_heads,
-        "head_dim": 128,
-        "intermediate_size": 4 * target.hidden,
-        "draft_vocab_size": min(_EAGLE_VOCABULARY, target.vocabulary),
-    }
-    origin = "an EAGLE-3 head of typical shape: one layer as wide as the target, 32k draft vocabulary"
-    config, source = _head_config(path, "EAGLE", target, typical, assumed(origin))
-    hidden = config.positive("hidden_size")
-    make = LayerBuilder(prefix="eagle", scheme=unquantized(BF16), hidden=hidden)
-    mixer = make.grouped(plain_attention(config), inputs=2 * hidden)
-    layer = make.layer(mixer, make.gated_mlp("mlp", config.positive("intermediate_size")), norms=3)
-    vocabulary = config.optional_integer("draft_vocab_size") or config.positive("vocab_size")
-    return DraftHead(
-        name="eagle",
-        groups=grouped([layer]),
-        fusion=(make.whole("fc", hidden, inputs=3 * target.hidden),),
-        lm_head=vocabulary_matrix("lm_head", hidden, vocabulary, BF16),
-        shares_lm_head=False,
-        vector_parameters=hidden,
-        source=source,
-    )
-
-
-def _dflash_head(path: str, target: Architecture) -> DraftHead:
-    """DFlash: a few dense layers that fill a whole block in one pass, and the target's LM head."""
-    shape = _DFLASH.get(target.name)
-    source = published(_DFLASH_SOURCE) if shape else assumed(f"scaled from the {_DFLASH_SOURCE}")
-    return _block_head("dflash", *_head_config(path, "DFlash", target, shape or _scaled(target), source), target)
-
-
-def _dspark_head(path: str, target: Architecture) -> DraftHead:
-    """DSpark: a DFlash head whose first position drafts too, with a Markov head and a confidence head.
-
-    The Markov head adds W2 W1[previous token] to the logits of each token in turn: W2 is read once per token. Layers,
-    rank and block are read where SGLang reads them (dspark_components/dspark_config.py and models/dspark.py, 0.5.23).
-    """
-    shape = {**(_DFLASH.get(target.name) or _scaled(target)), **_DSPARK}
-    origin = f"layers as in the {_DFLASH_SOURCE}; {_DSPARK_SOURCE}"
-    config, source = _head_config(path, "DSpark", target, shape, assumed(origin))
-    if "dspark_block_size" in config.values:
-        raise ArchitectureError(f"{config.origin}: a DSpark head inside its target's checkpoint has no price yet")
-    head, rank = _block_head("dspark", config, source, target), _block_values(config).positive("markov_rank")
-    confidence = head.lm_head.inputs + rank + 1
-    return replace(
-        head,
-        anchored=bool(config.values.get("sample_from_anchor", True)),
-        serial=(vocabulary_matrix("markov_w2", rank, target.vocabulary, BF16),),
-        lookups=(vocabulary_matrix("markov_w1", rank, target.vocabulary, BF16),),
-        vector_parameters=head.vector_parameters + confidence,
-    )
-
-
-def _block_values(config: Config) -> Config:
-    """With the values that checkpoints nest in sections of their own, the last one first."""
-    nested = [config.values.get(name) or {} for name in ("dflash_config", "dspark_config")]
-    return Config(origin=config.origin, values={**config.values, **nested[0], **nested[1]})
-
-
-def _block_head(name: str, config: Config, source: Source, target: Architecture) -> DraftHead:
-    config = _block_values(config)
-    fused = len(config.values.get("target_layer_ids") or ()) or config.positive("target_layers")
-    hidden = config.positive("hidden_size")
-    make = LayerBuilder(prefix=name, scheme=unquantized(BF16), hidden=hidden)
-    attention = plain_attention(config)
-    mixer = make.grouped(attention, vectors=2 * attention.key_dim)
-    layer = make.layer(mixer, make.gated_mlp("mlp", config.positive("intermediate_size")))
-    return DraftHead(
-        name=name,
-        groups=grouped([layer] * config.positive("num_hidden_layers")),
-        fusion=(make.whole("fc", hidden, inputs=fused * target.hidden),),
-        lm_head=target.lm_head,
-        shares_lm_head=True,
-        block=config.positive("block_size"),
-        vector_parameters=2 * hidden,
-        source=source,
-    )
-
-
-def _scaled(target: Architecture) -> dict[str, int]:
-    reference = _DFLASH["qwen3.6-35b-a3b"]
-    heads = max(target.hidden // 64, 1)
-    kv_heads = max(heads // 8, 1)
-    return {
-        **reference,
-        "num_attention_heads": kv_heads * (heads // kv_heads),
-        "num_key_value_heads": kv_heads,
-        "intermediate_size": 3 * target.hidden,
-    }
-
-
-def _head_config(
-    path: str, kind: str, target: Architecture, shape: Mapping[str, int], source: Source
-) -> tuple[Config, Source]:
-    """The head's own configuration at `path`; without one, this shape with its source."""
-    if not path:
-        return Config(origin=f"{kind} head", values={"hidden_size": target.hidden, **shape}), source
-    file = Path(path) / "config.json" if Path(path).is_dir() else Path(path)
-    values: Any = read_json(file, ArchitectureError)
-    if not isinstance(values, dict):
-        raise ArchitectureError(f"{file}: a configuration must be a JSON object")
-    return Config(origin=str(file), values=values), published(f"{file} ({kind} head configuration)")
 
 
 def _acceptance_tables() -> dict[str, dict[str, Any]]:

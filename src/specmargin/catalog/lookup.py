@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from specmargin.architecture.precision import Precision, precision_named
 from specmargin.architecture.reader import cached_config, load_architecture, read_architecture
 from specmargin.architecture.types import Architecture
 from specmargin.catalog.bundled import FOLDER, read_bundled
+from specmargin.catalog.heads import assistant_head
 from specmargin.catalog.ids import GGUF, Variant, listed_variants, named_variant, varied
 from specmargin.errors import CatalogError, nearest_names
 from specmargin.files import existing
@@ -33,13 +35,20 @@ def _entry(name: str) -> dict[str, Any]:
 @cache
 def bundled_model(name: str, *, weights: Precision | None = None) -> Architecture:
     entry = _entry(name)
-    return read_architecture(
-        entry["config"],
-        name=name,
-        origin=f"bundled {name}",
-        weights=weights,
-        source=published(entry["source"]),
+    return _with_assistant(
+        read_architecture(
+            entry["config"],
+            name=name,
+            origin=f"bundled {name}",
+            weights=weights,
+            source=published(entry["source"]),
+        )
     )
+
+
+def _with_assistant(model: Architecture) -> Architecture:
+    """With the MTP drafter that is published beside the model, where its own checkpoint has none."""
+    return model if model.draft_head is not None else replace(model, draft_head=assistant_head(model))
 
 
 def hub_id(name: str) -> str:
@@ -73,7 +82,7 @@ def variant_model(variant: Variant, *, weights: Precision | None = None) -> Arch
         origin=f"{variant.id} (bundled {variant.model})",
         weights=weights or own,
     )
-    return model.sourced(_understood(variant, model, given=weights is not None))
+    return _with_assistant(model.sourced(_understood(variant, model, given=weights is not None)))
 
 
 def _understood(variant: Variant, model: Architecture, *, given: bool) -> Source:

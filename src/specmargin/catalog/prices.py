@@ -24,6 +24,7 @@ from specmargin.prices.measured import MeasuredPrices
 from specmargin.prices.model import PriceModel
 from specmargin.prices.rdna import RdnaPrices, has_hybrid_kernels
 from specmargin.prices.roofline import Roofline
+from specmargin.prices.verify_attention import EngineAttention, has_other_kernels
 
 if TYPE_CHECKING:
     from specmargin.prices.measured_schema import PriceFile
@@ -69,6 +70,8 @@ def find_prices(spec: str | None, device: Device, engine: str, form: RooflineFor
     prices = _find_kernels(spec, device, engine, form)
     if form is not RooflineForm.PER_COMPONENT or isinstance(prices, MeasuredPrices):
         return prices
+    if spec != "datasheet" and has_other_kernels(engine, device):
+        prices = EngineAttention(inner=prices, device=device, engine=engine)
     if engine == "llamacpp":
         return LlamaCppPrices(inner=prices, device=device)
     if engine == "vllm" and has_hybrid_kernels(device):

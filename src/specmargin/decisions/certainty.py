@@ -1,32 +1,31 @@
 """How sure a speed-up is: an 80% range, made of what each input could be.
 
-Prices: errors of predicted speed-ups against published ones, by how prices are known. Acceptance: the standard error of
-a bank, the spread between benchmarks for a curve of this model, the spread of published drafters for a borrowed one.
-Routing that is assumed: as far as uniform routing lies, on both sides. Parts are independent, so their logarithms add
-in quadrature, on each side.
+Prices: errors of predicted speed-ups against published ones, by how prices are known, and what is uncertain about each
+component by itself (`decisions/unknowns.py`). Acceptance: the standard error of a bank, the spread between benchmarks
+for a curve of this model, the spread of published drafters for a borrowed one. Routing that is assumed: as far as
+uniform routing lies, on both sides. Parts are independent, so their logarithms add in quadrature, on each side.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
 
 from specmargin.acceptance.survival import Survival
 from specmargin.decisions.plan import Plan
-from specmargin.decisions.rows import PlanRow
+from specmargin.decisions.pricer import Pricer
 from specmargin.decisions.scenario import Scenario
-from specmargin.phrases import say
+from specmargin.decisions.unknowns import PriceUnknown, price_unknowns
 from specmargin.prices.accuracy import PriceErrors
+from specmargin.prices.work import Component
 from specmargin.routing.profile import UNIFORM
 from specmargin.sources import SourceKind
 
 PRICES, ACCEPTANCE, ROUTING = "prices", "acceptance", "routing"
-PHRASES = {
-    "certainty": (
-        "80% range at batch {row_batch}: {low:.2f} to {high:.2f}×[; the largest unknown is {unknown} (to narrow it: "
-        "{narrow})].",
-    )
-}
+_MEASURE_PRICES = "specmargin measure vllm"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +38,7 @@ class InputRange:
     low: float
     high: float
     narrow: str  # how to know it better; "" if it is as good as it gets
+    parts: tuple[InputRange, ...] = ()  # uncertain components of prices, which low and high include
 
     @property
     def width(self) -> float:
@@ -51,6 +51,17 @@ class SpeedupRange:
     high: float
     inputs: tuple[InputRange, ...]
 
+    @classmethod
+    def around(cls, speedup: float, inputs: tuple[InputRange, ...]) -> SpeedupRange:
+        below = math.hypot(*(math.log(entry.low) for entry in inputs))
+        above = math.hypot(*(math.log(entry.high) for entry in inputs))
+        return cls(low=speedup * math.exp(-below), high=speedup * math.exp(above), inputs=inputs)
+
+    @property
+    def spans_one(self) -> bool:
+        """Whether a gain and a loss are both within the range. Without drafts nothing is predicted."""
+        return bool(self.inputs) and self.low <= 1.0 <= self.high
+
     @property
     def largest_unknown(self) -> InputRange | None:
         """The input that widens the range most, among those that can be known better."""
@@ -58,16 +69,42 @@ class SpeedupRange:
 
 
 def speedup_ranges(plan: Plan, errors: PriceErrors, *, own_acceptance: bool) -> tuple[SpeedupRange, ...]:
-    """The range of each row of the plan."""
-    uniform: list[float | None] = [None] * len(plan.rows)
-    if borrowed_routing(plan.scenario):
-        depth = max(row.depth for row in plan.rows)
-        grid = plan.pricer.under_uniform_routing().grid([row.batch for row in plan.rows], depth)
-        uniform = [float(grid.speedup[i, row.depth]) for i, row in enumerate(plan.rows)]
+    """The range of each row of the plan. A row without drafts has none: it predicts plain decoding alone."""
+    drafting = [row for row in plan.rows if row.depth > 0]
+    batches, depths = [row.batch for row in drafting], [row.depth for row in drafting]
+    by_batch = {}
+    for row, (prices, *routing) in zip(drafting, step_inputs(plan.pricer, errors, batches, depths), strict=True):
+        acceptance = acceptance_range(plan.scenario.survival, row.depth, own=own_acceptance)
+        by_batch[row.batch] = SpeedupRange.around(row.speedup, (prices, acceptance, *routing))
     return tuple(
-        _range(plan, row, errors, other, own_acceptance=own_acceptance)
-        for row, other in zip(plan.rows, uniform, strict=True)
+        by_batch[row.batch] if row.depth > 0 else SpeedupRange(low=row.speedup, high=row.speedup, inputs=())
+        for row in plan.rows
     )
+
+
+def step_inputs(
+    pricer: Pricer, errors: PriceErrors, batches: Sequence[int], depths: Sequence[int]
+) -> list[tuple[InputRange, ...]]:
+    """At each of these points, with drafts: prices, and the routing of a model that has experts."""
+    if not batches:
+        return []
+    scenario, moved = pricer.scenario, routing_shifts(pricer, batches, depths)
+    unknowns = price_unknowns(pricer, batches, depths)
+    prices = [prices_range(scenario, errors, unknowns, point) for point in range(len(batches))]
+    if not scenario.architecture.is_moe:
+        return [(each,) for each in prices]
+    shifts: Sequence[float | None] = [None] * len(batches) if moved is None else moved
+    return [(each, routing_range(scenario, shift)) for each, shift in zip(prices, shifts, strict=True)]
+
+
+def routing_shifts(pricer: Pricer, batches: Sequence[int], depths: Sequence[int]) -> list[float] | None:
+    """How far uniform routing would move the logarithm of each speed-up; None where routing is not assumed."""
+    if not borrowed_routing(pricer.scenario):
+        return None
+    grids = [each.grid(batches, max(depths)) for each in (pricer, pricer.under_uniform_routing())]
+    at = (np.arange(len(batches)), np.asarray(depths))
+    here, uniform = (grid.speedup[at] for grid in grids)
+    return [float(shift) for shift in np.abs(np.log(uniform / here))]
 
 
 def borrowed_routing(scenario: Scenario) -> bool:
@@ -76,40 +113,61 @@ def borrowed_routing(scenario: Scenario) -> bool:
     return scenario.architecture.is_moe and borrowed
 
 
-def _range(
-    plan: Plan, row: PlanRow, errors: PriceErrors, uniform_speedup: float | None, *, own_acceptance: bool
-) -> SpeedupRange:
-    """A row without drafts has no range: nothing is predicted but plain decoding."""
-    if row.depth == 0:
-        return SpeedupRange(low=row.speedup, high=row.speedup, inputs=())
-    survival = plan.scenario.survival
-    inputs = [prices_range(plan.scenario, errors), acceptance_range(survival, row.depth, own=own_acceptance)]
-    if plan.scenario.architecture.is_moe:
-        factor = None if uniform_speedup is None else abs(math.log(uniform_speedup / row.speedup))
-        inputs.append(routing_range(plan.scenario, factor))
-    below = math.hypot(*(math.log(entry.low) for entry in inputs))
-    above = math.hypot(*(math.log(entry.high) for entry in inputs))
-    return SpeedupRange(low=row.speedup * math.exp(-below), high=row.speedup * math.exp(above), inputs=tuple(inputs))
-
-
 _PRICE_ORIGINS = {
     "tables": "measured kernels",
     "laws": "measured kernels",
     "scaled": "scaled kernels",
     "datasheet": "datasheet",
 }
+_COMPONENT_ORIGINS = {
+    SourceKind.MEASURED: "measured elsewhere",
+    SourceKind.SILICON: "from public kernel tables",
+    SourceKind.PUBLISHED: "from published figures",
+    SourceKind.SCALED: "scaled from another GPU",
+    SourceKind.DATASHEET: "from the datasheet",
+    SourceKind.ASSUMED: "assumed",
+}
 
 
-def prices_range(scenario: Scenario, errors: PriceErrors) -> InputRange:
+def prices_range(
+    scenario: Scenario, errors: PriceErrors, unknowns: Sequence[PriceUnknown] = (), point: int = 0
+) -> InputRange:
+    """The error of prices of this kind, and what is uncertain about single components at one `point` of them.
+
+    Where a component is more uncertain than prices of this kind are, it is named.
+    """
     origin = _PRICE_ORIGINS.get(scenario.prices.name, "yours")
-    return InputRange(
+    general = InputRange(
         name=PRICES,
         origin=origin,
         phrase=f"prices ({origin})",
         low=math.exp(min(errors.low, 0.0)),
         high=math.exp(max(errors.high, 0.0)),
-        narrow="" if origin == "yours" else "specmargin measure vllm",
+        narrow="" if origin == "yours" else _MEASURE_PRICES,
     )
+    parts = [_component_range(unknown, point) for unknown in unknowns]
+    parts = sorted((part for part in parts if part.width > 0.0), key=lambda part: -part.width)
+    if not parts:
+        return general
+    both = SpeedupRange.around(1.0, (general, *parts))
+    named = max(general, parts[0], key=lambda part: part.width)
+    return replace(named, name=PRICES, origin=origin, low=both.low, high=both.high, parts=tuple(parts))
+
+
+def _component_range(unknown: PriceUnknown, point: int) -> InputRange:
+    origin = _COMPONENT_ORIGINS[unknown.source.kind]
+    return InputRange(
+        name=str(unknown.component),
+        origin=origin,
+        phrase=f"the time of {_named(unknown.component)}, {origin}",
+        low=math.exp(float(unknown.low.flat[point])),
+        high=math.exp(float(unknown.high.flat[point])),
+        narrow=_MEASURE_PRICES,
+    )
+
+
+def _named(component: Component) -> str:
+    return "the engine itself" if component is Component.ENGINE else f"{component} on this GPU"
 
 
 def acceptance_range(survival: Survival, depth: int, *, own: bool) -> InputRange:
@@ -144,12 +202,6 @@ def routing_range(scenario: Scenario, factor: float | None) -> InputRange:
         high=math.exp(factor),
         narrow="specmargin profile routing",
     )
-
-
-def certainty_text(of: SpeedupRange, batch: int) -> str:
-    unknown = of.largest_unknown
-    known = {} if unknown is None else {"unknown": unknown.phrase, "narrow": unknown.narrow}
-    return say("certainty", PHRASES, {"row_batch": batch, "low": of.low, "high": of.high} | known) or ""
 
 
 def inputs_text(of: SpeedupRange) -> str:

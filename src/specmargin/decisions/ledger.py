@@ -27,7 +27,7 @@ class Ledger:
     @classmethod
     def of(cls, pricer: Pricer, *, batch: int, depth: int) -> Ledger:
         now, more = pricer.marginal(Step.uniform(batch=batch, depth=depth, context=pricer.scenario.context))
-        drafting = pricer.draft_ledger(batch, depth)
+        drafting = pricer.draft_ledger(batch, depth) if depth > 0 else None
         return cls(pricer=pricer, batch=batch, depth=depth, now=now, more=more, drafting=drafting)
 
     @property

@@ -33,7 +33,7 @@ class Payoff:
 
     @property
     def paying(self) -> Spans:
-        return self._where(self.speedups > 1.0)
+        return spans_where(self.batches, self.speedups > 1.0)
 
     @property
     def loss(self) -> Loss | None:
@@ -42,15 +42,17 @@ class Payoff:
             return None
         worst = int(self.speedups.argmin())
         return Loss(
-            spans=self._where(losing),
+            spans=spans_where(self.batches, losing),
             worst_batch=int(self.batches[worst]),
             worst_speedup=float(self.speedups[worst]),
         )
 
-    def _where(self, chosen: BoolArray) -> Spans:
-        flags, batches = chosen.astype(np.int8), self.batches.astype(np.int64).tolist()
-        starts, ends = np.flatnonzero(np.diff(flags, prepend=0) > 0), np.flatnonzero(np.diff(flags, append=0) < 0)
-        return tuple((batches[first], batches[last]) for first, last in zip(starts, ends, strict=True))
+
+def spans_where(batches: FloatArray, chosen: BoolArray) -> Spans:
+    """The chosen ones of ascending batches, as ranges."""
+    flags, whole = chosen.astype(np.int8), batches.astype(np.int64).tolist()
+    starts, ends = np.flatnonzero(np.diff(flags, prepend=0) > 0), np.flatnonzero(np.diff(flags, append=0) < 0)
+    return tuple((whole[first], whole[last]) for first, last in zip(starts, ends, strict=True))
 
 
 def payoff(pricer: Pricer, setting: Setting, *, up_to: int) -> Payoff:

@@ -9,7 +9,7 @@ import numpy as np
 
 from specmargin.acceptance.survival import break_even_acceptance
 from specmargin.decisions.grid import Grid
-from specmargin.decisions.payoff import Loss, Spans, payoff, stops_at_context
+from specmargin.decisions.payoff import Loss, Payoff, Spans, payoff, stops_at_context
 from specmargin.decisions.pricer import Pricer
 from specmargin.decisions.rows import PlanRow, plan_rows
 from specmargin.decisions.scenario import Scenario
@@ -33,9 +33,8 @@ class Plan:
     no_spec_largest_batch: int  # sequences that fit without speculation
     peak_tokens_per_second: float  # the best goodput of any batch that fits
     no_spec_peak_tokens_per_second: float  # the same without speculation
-    paying: Spans  # batch sizes at which the setting pays
-    loss: Loss | None  # batch sizes at which it is slower than no speculation
-    priced_up_to: int  # the largest batch that `paying` and `loss` cover
+    payoff: Payoff  # speed-ups by batch
+    priced_up_to: int  # the largest batch that `payoff` covers
     graph_free_paying: Spans  # where some depth would pay if the engine had a graph for every step
     stops_at_context: int | None  # at the first row's batch; None where it pays up to the model's limit, or not at all
     switch_acceptance: float | None  # at the first row's batch: the constant acceptance at which the verdict changes
@@ -43,6 +42,16 @@ class Plan:
     @property
     def scenario(self) -> Scenario:
         return self.pricer.scenario
+
+    @property
+    def paying(self) -> Spans:
+        """Batch sizes at which the setting pays."""
+        return self.payoff.paying
+
+    @property
+    def loss(self) -> Loss | None:
+        """Batch sizes at which it is slower than no speculation; without a schedule it is off there."""
+        return None if self.setting.schedule is None else self.payoff.loss
 
     @property
     def pays(self) -> bool:
@@ -96,8 +105,7 @@ def make_plan(pricer: Pricer, batches: Sequence[int], setting: Setting, *, min_g
         no_spec_largest_batch=no_spec_largest,
         peak_tokens_per_second=_peak(pricer, setting, largest),
         no_spec_peak_tokens_per_second=_peak(pricer, Setting.fixed(0), no_spec_largest),
-        paying=under.paying,
-        loss=under.loss if setting.schedule is not None else None,
+        payoff=under,
         priced_up_to=horizon,
         graph_free_paying=graph_free.paying,
         stops_at_context=stops_at_context(pricer, setting, int(batches[0])),

@@ -170,11 +170,11 @@ class Pricer:
         sizes, depths, tokens = (np.asarray(values, dtype=np.float64) for values in (batch, depth, context))
         return self._memo.drafting.seconds(self.scenario.drafter, batch=sizes, depth=depths, context=tokens)
 
-    def draft_ledger(self, batch: int, depth: int) -> StepPrice | None:
-        """The components of drafting at the scenario's context; None where drafting costs nothing."""
-        return self._memo.drafting.ledger(
-            self.scenario.drafter, batch=batch, depth=depth, context=self.scenario.context
-        )
+    def draft_ledger(self, batch: ArrayLike, depth: ArrayLike, context: ArrayLike | None = None) -> StepPrice | None:
+        """The components of drafting, at depths from 1 on; None where drafting costs nothing."""
+        at = (batch, depth, self.scenario.context if context is None else context)
+        sizes, depths, tokens = np.broadcast_arrays(*(np.asarray(values, dtype=np.float64) for values in at))
+        return self._memo.drafting.ledger(self.scenario.drafter, batch=sizes, depth=depths, context=tokens)
 
     def prefill_seconds(self, tokens: int, *, speculating: bool = False) -> float:
         """Seconds of one prompt, and of the drafter reading it. Ranks with sequences of their own read one each."""

@@ -1,5 +1,7 @@
 """The plan in three sentences: what to do and the gain, where it pays, and what would change the answer.
 
+A fourth says how sure that is, if the ranges of the rows are known and the first sentence does not say it already.
+
 The sentences are data (`verdict.toml`), which the static site fills too; this module finds their values.
 """
 
@@ -9,6 +11,7 @@ import tomllib
 from importlib.resources import files
 from typing import Any
 
+from specmargin.decisions.advice import Advice, Judgement
 from specmargin.decisions.payoff import Spans
 from specmargin.decisions.plan import Plan
 from specmargin.decisions.rows import PlanRow
@@ -19,15 +22,38 @@ _LONG_SPANS, _LONG_STEPS = 3, 4  # lists of more are shortened
 MUCH_LESS = 0.8  # of the sequences that fit without drafts
 
 
-def verdict(plan: Plan, *, unsupported: str = "") -> str:
-    """At most three sentences; the first says what to do.
+def verdict(plan: Plan, judgement: Judgement | None = None, *, unsupported: str = "") -> str:
+    """What to do, first. Without a `judgement`, by the best estimates alone.
 
     `unsupported`: why no engine can run the plan's drafter; the plan is then what it would give.
     """
     values = _subject(plan) | _gain(plan) | _where(plan, plan.paying) | _graph_free(plan)
     values |= _losing(plan) | _memory(plan) | _change(plan)
     values |= {"unsupported": unsupported or None, "supported": not unsupported, "pays": plan.pays}
+    if judgement is not None:
+        values |= _certainty(plan, judgement)
     return say("verdict", PHRASES, values) or ""
+
+
+def _certainty(plan: Plan, judgement: Judgement) -> dict[str, Any]:
+    sure = judgement.range
+    if not sure.inputs or not plan.pays:
+        return {}
+    unknown, clearly = sure.largest_unknown, judgement.surely_paying
+    uncertain = judgement.advice is Advice.UNCERTAIN
+    return {
+        "uncertain": uncertain,
+        "clear": not uncertain,
+        "judged_batch": judgement.row.batch,
+        "judged_speedup": judgement.row.speedup,
+        "low": sure.low,
+        "high": sure.high,
+        "unknown": unknown and unknown.phrase,
+        "narrow": unknown and unknown.narrow,
+        "partly_clear": bool(clearly) and clearly != plan.paying,
+        "clear_spans": _spans(clearly),
+        "nowhere_clear": not clearly,
+    }
 
 
 def _subject(plan: Plan) -> dict[str, Any]:

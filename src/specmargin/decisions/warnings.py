@@ -6,6 +6,7 @@ from specmargin.decisions.pricer import Pricer
 from specmargin.prices.kernels.advice import slow_kernels
 from specmargin.prices.kernels.model import SiliconPrices
 from specmargin.prices.rdna import RdnaPrices
+from specmargin.prices.verify_attention import EngineAttention
 from specmargin.prices.work import Component
 from specmargin.sources import SourceKind
 from specmargin.step import Step
@@ -16,7 +17,7 @@ _LARGE_SHARE = 0.1  # of the step's seconds
 def price_warnings(pricer: Pricer, *, batch: int, depth: int) -> tuple[str, ...]:
     """Kernels that run far below the device's bandwidth, and large components without a measurement."""
     prices = pricer.scenario.prices
-    if isinstance(prices, RdnaPrices):
+    while isinstance(prices, (RdnaPrices, EngineAttention)):
         prices = prices.inner
     if not isinstance(prices, SiliconPrices):
         return ()

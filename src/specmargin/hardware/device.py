@@ -43,6 +43,7 @@ class Device:
     fabric: Fabric
     source: Source
     architecture: str | None = None  # generation as compilers name it, by which engines choose kernels: sm_90, gfx1151
+    multiprocessors: int | None = None  # SMs, compute units or Xe cores
 
     def rate(self, arithmetic: Arithmetic) -> float:
         """Operations per second in one format.
@@ -84,6 +85,7 @@ def device_of(name: str, table: Mapping[str, Any]) -> Device:
         ),
         source=datasheet(table["source"]),
         architecture=table.get("architecture"),
+        multiprocessors=table.get("multiprocessors"),
     )
 
 

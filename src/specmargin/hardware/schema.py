@@ -22,6 +22,7 @@ class DeviceTable(StrictModel):
     network_bytes_per_second: PositiveFloat | None = None
     gpus_per_node: PositiveInt
     architecture: str | None = None
+    multiprocessors: PositiveInt | None = None
     source: str
 
     @model_validator(mode="after")

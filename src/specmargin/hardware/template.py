@@ -19,6 +19,7 @@ COMMENTS = {
     "network_bytes_per_second": "Network per GPU and direction, between nodes. Leave it out where there is none.",
     "gpus_per_node": "GPUs that the link connects; more than these use the network.",
     "architecture": "Generation as compilers name it, by which engines choose kernels: sm_90, gfx1151, apple9.",
+    "multiprocessors": "Multiprocessors (SMs), compute units or Xe cores: how many blocks of threads run at once.",
     "source": "Where the figures come from; shown with every answer.",
 }
 _SCALES = {"operations_per_second": 1e12, "link_latency_seconds": 1e-6}

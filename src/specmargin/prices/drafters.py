@@ -112,24 +112,27 @@ class DraftPricing:
         works, counts = self._works(reading, step)
         return float(ledger(self.model, works, step=step, engine=EngineTime(), counts=counts).total_seconds)
 
-    def ledger(self, drafter: Drafter, *, batch: int, depth: int, context: float) -> StepPrice | None:
-        """Drafting by component, summed over its passes; None where drafting is free."""
+    def ledger(
+        self, drafter: Drafter, *, batch: FloatArray, depth: FloatArray, context: FloatArray
+    ) -> StepPrice | None:
+        """Drafting by component, summed over its passes, at depths from 1 on; None where drafting is free."""
         runs = drafter.runs
-        if runs is None or depth == 0:
+        if runs is None:
             return None
-        size, ctx = np.asarray(float(batch)), np.asarray(float(context))
         if self.measured is not None and self.measured.fits(runs):
-            seconds = self.measured.seconds(size, np.asarray(float(depth)))
+            seconds = self.measured.seconds(batch, depth)
             return StepPrice(components=(fixed_line(Component.ENGINE, seconds, self.measured.source),))
         if isinstance(runs, DraftHead) and runs.block is not None:
-            return self._with_engine_time(self._pass(runs, size, np.asarray(runs.block - 1.0), ctx), 1)
-        first = self._pass(runs, size, np.asarray(float(depth if self.scope.draft_catch_up else 0)), ctx)
-        later = self._pass(runs, size, np.asarray(0.0), ctx)
-        return self._with_engine_time(_add_passes(first, later, depth - 1), depth)
+            block = np.full(batch.shape, runs.block - 1.0)
+            return self._with_engine_time(self._pass(runs, batch, block, context), np.ones(batch.shape))
+        catch_up = depth if self.scope.draft_catch_up else np.zeros(batch.shape)
+        first = self._pass(runs, batch, catch_up, context)
+        later = self._pass(runs, batch, np.zeros(batch.shape), context)
+        return self._with_engine_time(_add_passes(first, later, depth - 1.0), depth)
 
-    def _with_engine_time(self, kernels: StepPrice, passes: int) -> StepPrice:
-        seconds = self.engine_time.draft_seconds(np.asarray(float(passes)))
-        if not seconds:
+    def _with_engine_time(self, kernels: StepPrice, passes: FloatArray) -> StepPrice:
+        seconds = self.engine_time.draft_seconds(passes)
+        if not np.any(seconds):
             return kernels
         return StepPrice(
             components=(*kernels.components, fixed_line(Component.ENGINE, seconds, self.engine_time.source))
@@ -150,7 +153,7 @@ class DraftPricing:
     ) -> StepPrice:
         step = Step.uniform(batch=batch, depth=depth, context=context)
         works, counts = self._works(runs, step)
-        engine = EngineTime(layer_seconds=self.engine_time.layer_seconds)
+        engine = EngineTime(layer_seconds=self.engine_time.layer_seconds, source=self.engine_time.source)
         return ledger(self.model, works, step=step, engine=engine, counts=counts)
 
     def _works(self, runs: DraftHead | Architecture, step: Step) -> tuple[list[Work], LayerCounts]:
@@ -206,6 +209,8 @@ def drafter_sequence_bytes(
     match drafter.runs:
         case None:
             return np.zeros(())
+        case DraftHead() as head if head.shares_kv:
+            return np.zeros(())
         case DraftHead() as head:
             return sequence_bytes(head.groups, context, layout=layout, kv=kv, depth=depth)
         case Architecture() as model:
@@ -220,7 +225,7 @@ def _layout_for(layout: Layout, model: Architecture) -> Layout:
     return layout if model.attention_heads % layout.attention_ranks == 0 else Layout(gpus=1)
 
 
-def _add_passes(first: StepPrice, later: StepPrice, times: int) -> StepPrice:
+def _add_passes(first: StepPrice, later: StepPrice, times: FloatArray) -> StepPrice:
     """One first pass and `times` later ones, component by component."""
     by_component = {line.component: line for line in later.components}
     return StepPrice(components=tuple(line.plus(by_component[line.component], times) for line in first.components))

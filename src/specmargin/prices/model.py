@@ -37,6 +37,12 @@ class WorkPrice:
     compute_seconds: FloatArray
     fixed_seconds: FloatArray
     source: Source
+    parts_spread: FloatArray | None = None  # of several parts, each with a source of its own; None: the source's
+
+    @property
+    def spread(self) -> FloatArray:
+        """The 80% range of `seconds`, as a logarithm on each side, beyond what prices of its kind err."""
+        return np.asarray(self.source.spread) if self.parts_spread is None else self.parts_spread
 
     def scaled(self, factor: FloatArray) -> WorkPrice:
         parts: dict[str, Any] = {part: np.asarray(getattr(self, part) * factor) for part in _PARTS}
@@ -56,7 +62,17 @@ def total_price(prices: Sequence[WorkPrice]) -> WorkPrice:
     """One after another."""
     if len(prices) == 1:
         return prices[0]
-    return WorkPrice(**_sums(prices), source=weakest(price.source for price in prices))
+    source = weakest(price.source for price in prices)
+    return WorkPrice(**_sums(prices), source=source, parts_spread=_mean_spread(prices))
+
+
+def _mean_spread(prices: Sequence[WorkPrice]) -> FloatArray | None:
+    """Weighted by time: parts of one price are alike, so they err alike. None where it is that of every source."""
+    if not any(price.parts_spread is not None or price.source.spread for price in prices):
+        return None
+    seconds = _sum([price.seconds for price in prices])
+    uncertain = _sum([price.spread * price.seconds for price in prices])
+    return np.divide(uncertain, seconds, out=np.zeros(np.shape(uncertain)), where=seconds > 0.0)
 
 
 def _sums(prices: Sequence[WorkPrice]) -> dict[str, FloatArray]:
@@ -151,6 +167,10 @@ class EngineTime:
             + self.eager_floor_recurrent_layer_seconds * counts.recurrent_layers
         )
 
+    def with_launches(self, factor: float) -> EngineTime:
+        """With launches that take `factor` times as long."""
+        return replace(self, **{name: factor * getattr(self, name) for name in _LAUNCH_TIMES})
+
     def launch_seconds(self, step: Step, counts: LayerCounts, rest: FloatArray) -> FloatArray:
         """Launch time that is not hidden by the `rest` seconds of the step; none inside a full CUDA graph."""
         idle = np.maximum(self.floor_layer_seconds * counts.layers - rest, 0.0)
@@ -162,6 +182,7 @@ class EngineTime:
 
 
 _TIMES = tuple(field.name for field in fields(EngineTime) if field.name.endswith("_seconds"))
+_LAUNCH_TIMES = tuple(name for name in _TIMES if name.startswith(("eager_", "floor_")))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,10 +193,11 @@ class ComponentPrice(WorkPrice):
     bytes: FloatArray
     flops: FloatArray
 
-    def plus(self, other: ComponentPrice, times: int) -> ComponentPrice:
+    def plus(self, other: ComponentPrice, times: FloatArray) -> ComponentPrice:
         """With `times` the other."""
         names = (*_PARTS, "bytes", "flops")
-        return replace(self, **{name: getattr(self, name) + times * getattr(other, name) for name in names})
+        sums = {name: getattr(self, name) + times * getattr(other, name) for name in names}
+        return replace(self, **sums, parts_spread=_mean_spread([self, other.scaled(np.asarray(times))]))
 
     def resource(self, index: int = 0) -> Resource:
         """The resource that takes most of this component's time, at one point of the grid."""
@@ -240,6 +262,7 @@ def _line(component: Component, pairs: list[tuple[Work, WorkPrice]]) -> Componen
         flops=_sum([work.count * work.flops for work, _ in pairs]),
         **_sums([price for _, price in pairs]),
         source=weakest(price.source for _, price in pairs),
+        parts_spread=_mean_spread([price for _, price in pairs]),
     )
 
 

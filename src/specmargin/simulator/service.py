@@ -68,9 +68,8 @@ class Service:
             return 1.0
         return self.plain.tpot_seconds / self.speculating.tpot_seconds
 
-    @property
-    def headline(self) -> str:
-        """What the service gains, in one or two sentences."""
+    def headline(self, low: float, high: float) -> str:
+        """What the service gains, in one or two sentences; `low` and `high` are its 80% range."""
         load, gain = self.load, self.speedup
         spread = f" (±{load.range_ratio:.0%})" if load.range_ratio else ""
         tokens = f"{load.prompt_tokens:,} input and {load.output_tokens:,} output tokens{spread}"
@@ -82,7 +81,8 @@ class Service:
             subject = f"At {load.requests_per_second:g} requests per second, each of {tokens}"
             before, after = ((1e3 * (each.tpot_seconds or 0.0)) for each in (self.plain, self.speculating))
             change = f"{before:.1f} to {after:.1f} ms per token"
-        text = f"{subject}, the service goes from {change} with these flags ({gain:.2f}×)."
+        sure = f"; uncertain: {low:.2f} to {high:.2f}×" if low <= 1.0 < gain else ""
+        text = f"{subject}, the service goes from {change} with these flags ({gain:.2f}×{sure})."
         if gain < 1.0:
             text += " Leave speculation off for this load."
         share = self.plain.prefill_share
@@ -90,9 +90,8 @@ class Service:
             text += f" Prefill takes {share:.0%} of the time without speculation, and drafting does not shorten it."
         return text
 
-    def values(self, decode_speedup: float, decode_range: tuple[float, float]) -> dict[str, Any]:
-        """The same as JSON. The decode steps' speed-up and its 80% range give the range of the service's."""
-        low, high = (self.bound(decode_speedup, bound) for bound in decode_range)
+    def values(self, low: float, high: float) -> dict[str, Any]:
+        """The same as JSON."""
         values: dict[str, Any] = {
             "speedup": self.speedup,
             "speedup_low": low,

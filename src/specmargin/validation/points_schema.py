@@ -24,8 +24,8 @@ class Point(StrictModel):
     drafter: str
     depth: int = Field(ge=1)
     batch: int = Field(ge=1)
-    accept_length: float = Field(ge=1.0)  # tokens per round, including the bonus token
     speedup: float = Field(gt=0.0)
+    accept_length: float | None = Field(default=None, ge=1.0)  # tokens per round, including the bonus token
     gpus: int = Field(default=1, ge=1)
     parallel: str = "tp"
     weights: str | None = None
@@ -37,6 +37,13 @@ class Point(StrictModel):
     engine_time: str | None = None  # as the option; None: that of the engine
     unit: str = ""  # of the figure: "TPOT ms" for the time between tokens
     stated_as: str = ""  # the source's words; a dataset named here gives the lengths that the row lacks
+
+    @property
+    def tokens_per_round(self) -> float:
+        """The accept length. A row without one cannot be predicted, which is no fault of the other rows."""
+        if self.accept_length is None:
+            raise InputError("accept_length is empty, and a row is predicted with its own")
+        return self.accept_length
 
     @property
     def is_token_time(self) -> bool:

@@ -19,7 +19,7 @@ from specmargin.answers.request_schema import ScenarioRequest, read_request
 from specmargin.answers.scenarios import scenario_of
 from specmargin.catalog.routing_profiles import ASSUMED, SCALED, find_routing
 from specmargin.decisions.pricer import Pricer
-from specmargin.errors import ParallelismError, ScenarioError, SpecmarginError
+from specmargin.errors import MissingExtraError, ParallelismError, ScenarioError, SpecmarginError
 from specmargin.formats import find_engine
 from specmargin.step import BoolArray, FloatArray
 from specmargin.validation.points_schema import Point
@@ -59,6 +59,14 @@ class SpeedupReport:
     predicted: tuple[PredictedPoint, ...]
     refused: dict[str, str]  # by id: why the row could not be asked
 
+    @property
+    def refused_by_reason(self) -> dict[str, list[str]]:
+        """Ids by reason, in the order of the file: many rows often lack the same thing."""
+        ids: dict[str, list[str]] = {}
+        for identity, reason in self.refused.items():
+            ids.setdefault(reason, []).append(identity)
+        return ids
+
 
 def predict(points: Sequence[Point], folder: Path, advance: Callable[[int], object] = int) -> SpeedupReport:
     """Every point that can be asked. Models and GPUs are names, or paths relative to `folder`."""
@@ -67,6 +75,8 @@ def predict(points: Sequence[Point], folder: Path, advance: Callable[[int], obje
     for point in points:
         try:
             predicted.append(_predict_point(point, folder, pricers))
+        except MissingExtraError:  # no fault of the row: every row needs it, or many do
+            raise
         except SpecmarginError as error:
             refused[point.id] = str(error)
         advance(1)
@@ -74,6 +84,7 @@ def predict(points: Sequence[Point], folder: Path, advance: Callable[[int], obje
 
 
 def _predict_point(point: Point, folder: Path, pricers: dict[tuple[Any, ...], Pricer]) -> PredictedPoint:
+    point.tokens_per_round  # noqa: B018 (refuses a row without one before anything is priced)
     pricer = _pricer(point, folder, pricers, prices=None)
     no_spec_seconds, speedup = _round(pricer, point)
     return PredictedPoint(
@@ -98,7 +109,7 @@ def _loop(pricer: Pricer, point: Point) -> Loop | None:
 def _round(pricer: Pricer, point: Point) -> tuple[float, float]:
     """Seconds per output token without speculation, and the speed-up of a round; prompts included in both."""
     grid = pricer.grid([point.batch], point.depth)
-    plain, spec = float(grid.no_spec_seconds[0]), float(grid.round_seconds[0, point.depth]) / point.accept_length
+    plain, spec = float(grid.no_spec_seconds[0]), float(grid.round_seconds[0, point.depth]) / point.tokens_per_round
     if point.isl is not None and point.osl is not None:
         prompts = point.waiting_prompts / point.osl  # per output token
         plain += prompts * pricer.prefill_seconds(point.isl)
@@ -190,7 +201,7 @@ def loop_errors(report: SpeedupReport) -> tuple[SpeedupLine, SpeedupLine] | None
 
 def _rules(rows: Sequence[PredictedPoint]) -> dict[str, FloatArray]:
     """Specmargin, and three rules that anybody can apply to the same rows."""
-    length = np.array([row.point.accept_length for row in rows])
+    length = np.array([row.point.tokens_per_round for row in rows])
     measured = np.array([row.point.speedup for row in rows])
     source = np.array([row.point.source for row in rows])
     scaled = np.full(length.shape, np.nan)

@@ -51,7 +51,7 @@ def load_of(point: Point, batched_tokens: int) -> ServiceLoad | None:
 
 
 def closed_loop(pricer: Pricer, point: Point, load: ServiceLoad) -> Loop:
-    accepting = pricer.with_survival(parse_acceptance(f"length:{point.accept_length}@{point.depth}"))
+    accepting = pricer.with_survival(parse_acceptance(f"length:{point.tokens_per_round}@{point.depth}"))
     answer = service(accepting, load, Schedule.fixed(point.depth, last=point.batch))
     return Loop(
         speedup=_token_time(answer, point) if point.is_token_time else answer.speedup,

@@ -1,7 +1,7 @@
 """Compare speed-ups that were measured, published or yours, with predictions and with simple rules.
 
 FILE.csv has one row per measurement; docs/reference/files.md lists its columns. Each row is predicted with its measured
-accept length.
+accept length. Rows that cannot be predicted are an error, unless --allow-skipped is given.
 
 Example: specmargin validate speedups mine.csv --plot speedups.png
 """
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from specmargin.validation.speedups import PredictedPoint, Ranges, SpeedupLine, SpeedupReport
 
 _SHOWN_ROWS = 20
+_SHOWN_REASONS = 3
+_SHOWN_IDS = 12
 
 
 class SpeedupsRequest(Request):
@@ -36,6 +38,9 @@ class SpeedupsRequest(Request):
         Field(description="Measured rows (columns: docs/reference/files.md)."),
         Shown(argument=True, metavar="FILE.csv"),
     ]
+    allow_skipped: Annotated[
+        bool, Field(description="Report the other rows where some cannot be predicted (named in the answer).")
+    ] = False
 
 
 @verb(SpeedupsRequest, outputs=ChartOutputs)
@@ -46,8 +51,8 @@ def validate_speedups(request: SpeedupsRequest, progress: Progress = silent) -> 
     points = read_points(request.file)
     with progress("speed-ups", len(points)) as advance:
         report = predict(points, request.file.parent, advance)
-    if not report.predicted:
-        raise InputError(f"{request.file}: no row could be predicted; the first: {next(iter(report.refused.values()))}")
+    if report.refused and not (request.allow_skipped and report.predicted):
+        raise InputError(_skipped(request.file, report, len(points)))
     return SpeedupsAnswer(
         request=request, report=report, lines=speedup_lines(report), ranges=ranges(report), lost=losses(report)
     )
@@ -109,8 +114,8 @@ class SpeedupsAnswer(Answer[SpeedupsRequest]):
         yield _by_group(self.lines)
         yield _loops(self.report)
         yield from _losses(self.lost)
-        for name, reason in self.report.refused.items():
-            yield dim(f"not predicted: {name}: {reason}")
+        for reason, ids in self.report.refused_by_reason.items():
+            yield dim(f"not predicted: {_listed(ids)}: {reason}")
         if self.ranges is not None:
             yield GAP
             yield _coverage(self.report, self.ranges)
@@ -119,6 +124,21 @@ class SpeedupsAnswer(Answer[SpeedupsRequest]):
         from specmargin.show.figures.validation import speedups_figure
 
         return speedups_figure(self.report).chart()
+
+
+def _skipped(file: Path, report: SpeedupReport, rows: int) -> str:
+    """One sentence: how many rows cannot be predicted, and the first reasons."""
+    reasons = report.refused_by_reason
+    first = "; ".join(f"{_listed(ids)}: {reason}" for reason, ids in list(reasons.items())[:_SHOWN_REASONS])
+    more = f"; and {len(reasons) - _SHOWN_REASONS} more reasons" if len(reasons) > _SHOWN_REASONS else ""
+    hint = " (--allow-skipped reports the others)" if report.predicted else ""
+    return f"{file}: {len(report.refused)} of {rows} rows cannot be predicted{hint}: {first}{more}"
+
+
+def _listed(ids: Sequence[str]) -> str:
+    """Ids of rows, cut where they are many."""
+    shown = ", ".join(ids[:_SHOWN_IDS])
+    return shown if len(ids) <= _SHOWN_IDS else f"{shown} and {len(ids) - _SHOWN_IDS} more"
 
 
 def _everything(lines: Sequence[SpeedupLine]) -> Table:

@@ -165,7 +165,7 @@ def gpt_oss(reading: Reading) -> Architecture:
 
     return _mixture(
         reading,
-        lambda index: plain_attention(config, window=window_of[index]),
+        lambda index: replace(plain_attention(config, window=window_of[index]), sinks=True),
         experts,
         qkv_biased=True,
         output_biased=True,

@@ -62,23 +62,13 @@ def gemma4(reading: Reading) -> Architecture:
     keys_are_values = config.boolean("attention_k_eq_v", False)
     has_experts = config.boolean("enable_moe_block", False)
 
-    def attention_of(*, local: bool) -> GroupedAttention:
-        dim = config.positive("head_dim" if local else "global_head_dim")
-        return GroupedAttention(
-            heads=config.positive("num_attention_heads"),
-            kv_heads=config.positive("num_key_value_heads" if local else "num_global_key_value_heads"),
-            key_dim=dim,
-            value_dim=dim,
-            window=config.positive("sliding_window") if local else None,
-        )
-
     def experts(make: LayerBuilder) -> ExpertBlock:
         expert = make.expert("experts", config.positive("moe_intermediate_size"))
         return make.experts(pool(config, "num_experts", per_token="top_k_experts"), expert, router="router.proj")
 
     def layer(make: LayerBuilder, index: int) -> Layer:
         local = kinds[index] == _SLIDING
-        attention = attention_of(local=local)
+        attention = gemma4_attention(config, local=local)
         mixer = make.grouped(attention, shared_key_value=keys_are_values and not local, vectors=2 * attention.key_dim)
         plain = make.layer(mixer, make.gated_mlp("mlp", config.positive("intermediate_size")), norms=4)
         if not has_experts:
@@ -88,6 +78,17 @@ def gemma4(reading: Reading) -> Architecture:
         return replace(plain, experts=block, vector_parameters=plain.vector_parameters + more)
 
     return decoder(reading, layer, tied_default=True)
+
+
+def gemma4_attention(config: Config, *, local: bool) -> GroupedAttention:
+    dim = config.positive("head_dim" if local else "global_head_dim")
+    return GroupedAttention(
+        heads=config.positive("num_attention_heads"),
+        kv_heads=config.positive("num_key_value_heads" if local else "num_global_key_value_heads"),
+        key_dim=dim,
+        value_dim=dim,
+        window=config.positive("sliding_window") if local else None,
+    )
 
 
 def mimo_v2(reading: Reading) -> Architecture:
@@ -106,12 +107,12 @@ def mimo_v2(reading: Reading) -> Architecture:
             key_dim=config.positive(f"{prefix}head_dim"),
             value_dim=config.positive(f"{prefix}v_head_dim"),
             window=config.positive("sliding_window") if local else None,
+            sinks=config.boolean("add_swa_attention_sink_bias" if local else "add_full_attention_sink_bias", False),
         )
 
     def layer(make: LayerBuilder, index: int) -> Layer:
         attention = attention_of(local=bool(is_local[index]))
-        sinks = "add_swa_attention_sink_bias" if is_local[index] else "add_full_attention_sink_bias"
-        mixer = make.grouped(attention, vectors=attention.heads if config.boolean(sinks, False) else 0)
+        mixer = make.grouped(attention, vectors=attention.heads if attention.sinks else 0)
         if has_experts[index]:
             return make.layer(mixer, routed(make, config, "n_routed_experts"))
         return make.layer(mixer, make.gated_mlp("mlp", config.positive("intermediate_size")))

@@ -2,7 +2,7 @@
 
 Every component is looked up by its real shapes. One that was not measured falls back to the datasheet, and its line in
 the ledger says so. Verify attention (several queries per sequence) is modelled from one-query rows: the KV is read
-once, products grow with the queries.
+once, products grow with the queries. Kernels that differ from that: `prices/verify_attention.py`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Protocol
 
 import numpy as np
 
-from specmargin.architecture.precision import Arithmetic
+from specmargin.architecture.precision import Arithmetic, Precision
 from specmargin.architecture.types import (
     Attention,
     ExpertBlock,
@@ -24,6 +24,7 @@ from specmargin.architecture.types import (
     Matrix,
 )
 from specmargin.prices.attention import traffic
+from specmargin.prices.attention_kernels import Queries, device_kernel
 from specmargin.prices.kernels.book import LawBook, LawEntry
 from specmargin.prices.kernels.bounds import ModuleBounds, ModuleShape
 from specmargin.prices.kernels.kinds import MODULE_KINDS, attention_kind
@@ -116,7 +117,7 @@ class SiliconPrices:
     def _corrected(self, work: Work, module: Module, price: WorkPrice) -> WorkPrice:
         """Corrects what decoding sequences take alone: what prompts add to their step stays the same."""
         correction = self._module_correction(work)
-        decode = None if work.step is None else _split(work.step)[0]
+        decode = None if work.step is None else split_prompts(work.step)[0]
         if decode is None or not correction.label:
             return price
         alone = price
@@ -128,7 +129,7 @@ class SiliconPrices:
 
     def _module_correction(self, work: Work) -> Correction:
         """Measured time of the whole module over the sum of its parts, at most 1."""
-        decode = None if work.step is None else _split(work.step)[0]
+        decode = None if work.step is None else split_prompts(work.step)[0]
         if self.bounds is None or work.module is None or work.kv is None or decode is None:
             return NO_CORRECTION
         attention = work.module.attention
@@ -163,7 +164,7 @@ class SiliconPrices:
     def _attention(self, work: Work, attention: Attention) -> WorkPrice | None:
         if work.step is None or work.kv is None:
             return None
-        decode, prompts = _split(work.step)
+        decode, prompts = split_prompts(work.step)
         parts = []
         if decode is not None:
             part = self._decode(work, attention, decode)
@@ -184,14 +185,21 @@ class SiliconPrices:
         if isinstance(attention, GroupedAttention):
             terms = grouped_terms(attention, step, kv_bytes=work.kv.bytes_per_parameter, ranks=work.ranks)
         else:
-            part = _attention_work(work, attention, step)
+            part = attention_work(work, attention, step)
             operations = part.flops if kind != "gdn" else np.zeros(())
             terms = Terms(bytes=part.bytes, operations=operations, units=step.sequences)
         if isinstance(attention, GroupedAttention):
             correction = self.refinement.attention(entry, attention, work, step) if self.refinement else NO_CORRECTION
         else:
             correction = self._module_correction(work)
-        return _law_price(entry, terms, work.count, correction, _QUERIES_MODELLED)
+        return _law_price(entry, terms, work.count, correction, self._remark(attention, work.kv))
+
+    def _remark(self, attention: Attention, kv: Precision) -> str:
+        """Tables have one query per sequence. What another treatment changes is not priced here."""
+        kernel = device_kernel(self.engine, self.fallback.device, attention, kv)
+        if kernel.queries is not Queries.ONCE:
+            return ""
+        return f"; several queries per sequence are modelled: {kernel}, products per query"
 
     def _attention_law(self, attention: Attention, kind: str, kv: str) -> LawEntry | None:
         if isinstance(attention, GroupedAttention):
@@ -207,7 +215,7 @@ class SiliconPrices:
         if entry is None and not isinstance(attention, LinearAttention):
             entry = self.book.prefill(self.engine)
         if entry is None:
-            return self.fallback.price([_attention_work(work, attention, step)])[0]
+            return self.fallback.price([attention_work(work, attention, step)])[0]
         path = self._prompt_path(work)
         price = _law_price(entry, prompt_terms(attention, step, path), work.count, NO_CORRECTION)
         if not isinstance(attention, LatentAttention):
@@ -242,7 +250,7 @@ class SiliconPrices:
         return fixed_price(work.count * curve.seconds(work.bytes), source)
 
 
-def _attention_work(work: Work, attention: Attention, step: Step) -> Work:
+def attention_work(work: Work, attention: Attention, step: Step) -> Work:
     """The part of an attention work that belongs to the sequences of `step`."""
     assert work.kv is not None
     moved = traffic(
@@ -261,7 +269,7 @@ def _attention_work(work: Work, attention: Attention, step: Step) -> Work:
     )
 
 
-def _split(step: Step) -> tuple[Step | None, Step | None]:
+def split_prompts(step: Step) -> tuple[Step | None, Step | None]:
     """The decoding sequences and the prompts of a step."""
     if step.prompt_by_class is None:
         return step, None
@@ -270,7 +278,6 @@ def _split(step: Step) -> tuple[Step | None, Step | None]:
 
 
 _UP_PROJECTION = "kv_b_proj"
-_QUERIES_MODELLED = "; several queries per sequence are modelled: KV read once, products per query"
 
 
 def _law_price(entry: LawEntry, terms: Terms, count: int, correction: Correction, remark: str = "") -> WorkPrice:

@@ -1,8 +1,9 @@
 """The files of one cell: a model on GPUs in an engine, with its drafters.
 
 A header, and per context a table: step and drafting times by depth and batch, and at a few batches the price of one
-more position and what uniform routing would change. `static/cell.js` reads them. Every batch to 512 is there, since a
-schedule is decided batch by batch, and every context of the page's slider; between those, the page interpolates.
+more position, what uniform routing would change and how uncertain prices are. `static/cell.js` reads them. Every batch
+to 512 is there, since a schedule is decided batch by batch, and every context of the page's slider; between those, the
+page interpolates.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import json
 import math
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
@@ -28,12 +29,13 @@ from specmargin.decisions.pricer import Pricer
 from specmargin.decisions.rows import marginal_by_component
 from specmargin.decisions.schedule import ONE_BY_ONE, spread
 from specmargin.decisions.setting import Setting
+from specmargin.decisions.unknowns import price_unknowns
 from specmargin.decisions.warnings import price_warnings
 from specmargin.errors import InputError, ParallelismError
 from specmargin.show.site.templates import command_templates
 from specmargin.step import FloatArray, Step
 
-FORMAT = 4  # of the files; part of the key by which a build recognises its finished cells
+FORMAT = 5  # of the files; part of the key by which a build recognises its finished cells
 DEPTH = 8
 GPU_COUNTS = (1, 2, 4, 8, 16, 32)
 CONTEXTS = tuple(round(512 * 2 ** (half / 2)) for half in range(17))  # the steps of the page's slider, to 131,072
@@ -109,6 +111,7 @@ class Grids:
     def __init__(self, cell: Cell) -> None:
         self.cell = cell
         self.bounds: list[str] = []  # bottlenecks of one more position, in the order in which they are met
+        self.price_unknowns: list[str] = []  # what is most uncertain about prices, likewise
         self.drafters = [cell.pricer(name) for name in cell.drafters]
         self.depths = [Setting.of(pricer.scenario, max_depth=DEPTH).max_depth for _, pricer in self.drafters]
 
@@ -151,6 +154,8 @@ class Grids:
         yield from self._one_more(tokens)
         for (_, pricer), depth in zip(self.drafters, self.depths, strict=True):
             yield self._uniform(pricer, depth, tokens)
+        for (_, pricer), depth in zip(self.drafters, self.depths, strict=True):
+            yield from self._price_ranges(pricer, depth, tokens)
 
     def _one_more(self, tokens: int) -> Iterator[FloatArray]:
         """By depth and batch: one more position over a plain step, and the place of its bottleneck in `bounds`."""
@@ -161,9 +166,7 @@ class Grids:
         yield seconds.sum(axis=0).T / self.pricer.grid(self.sampled, 0, tokens).no_spec_seconds
         most = [lines[int(line)][0] for line in seconds.argmax(axis=0).flat]
         names = [f"{line.component}: {line.resource(i)}" for i, line in enumerate(most)]
-        self.bounds += [name for name in dict.fromkeys(names) if name not in self.bounds]
-        places = np.array([self.bounds.index(name) for name in names]).reshape(seconds.shape[1:])
-        yield places.T * QUANTUM
+        yield _places(names, self.bounds).reshape(seconds.shape[1:]).T * QUANTUM
 
     def _uniform(self, pricer: Pricer, depth: int, tokens: int) -> FloatArray:
         """By depth from 1 on: how far the logarithm of round over plain step moves under uniform routing."""
@@ -172,6 +175,15 @@ class Grids:
         grids = [one.grid(self.sampled, depth, tokens) for one in (pricer.under_uniform_routing(), pricer)]
         uniform, ours = (np.log(grid.round_seconds.T / grid.no_spec_seconds) for grid in grids)
         return np.asarray((uniform - ours)[1:])
+
+    def _price_ranges(self, pricer: Pricer, depth: int, tokens: int) -> Iterator[FloatArray]:
+        """By depth from 1 on: logarithms of the factors of prices, low and high, and the largest unknown's place."""
+        errors, shape = price_errors(pricer.scenario.prices.name), (depth, self.sampled.size)
+        unknowns = price_unknowns(pricer, self.sampled, np.arange(1.0, depth + 1.0)[:, np.newaxis], float(tokens))
+        inputs = [prices_range(pricer.scenario, errors, unknowns, point) for point in range(depth * self.sampled.size)]
+        yield np.log([each.low for each in inputs]).reshape(shape)
+        yield np.log([each.high for each in inputs]).reshape(shape)
+        yield _places([each.phrase for each in inputs], self.price_unknowns).reshape(shape) * QUANTUM
 
     def _steps(self, tokens: int) -> Step:
         return Step.uniform(batch=self.sampled[:, np.newaxis], depth=np.arange(DEPTH + 1.0), context=tokens)
@@ -196,7 +208,8 @@ class Grids:
             "graph_limit": scenario.engine_time.graph_limit,
             "free_bytes": memory.usable_bytes - memory.weight_bytes,
             "bytes": [self.pricer.sequence_bytes(None, tokens) for tokens in self.contexts],
-            "price_range": _input(prices_range(scenario, price_errors(scenario.prices.name))),
+            "price_range": _input(prices_range(scenario, price_errors(scenario.prices.name))),  # of its kind of prices
+            "price_unknowns": self.price_unknowns,
             "routing_range": _input(routing_range(scenario, 0.0)) if borrowed_routing(scenario) else None,
             "bounds": self.bounds,
             "warnings": self._warnings(),
@@ -250,6 +263,12 @@ class Grids:
                 "acceptance": _input(acceptance_range(survival, 1, own=False)),
                 "sources": {name: str(source) for name, source in pricer.sources.items()},
             }
+
+
+def _places(names: Sequence[str], known: list[str]) -> FloatArray:
+    """The place of each name in a list that grows by those it lacks."""
+    known += [name for name in dict.fromkeys(names) if name not in known]
+    return np.array([known.index(name) for name in names], dtype=np.float64)
 
 
 def _input(of: InputRange) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from typing import Any
 from specmargin._version import __version__
 from specmargin.catalog.drafters import find_drafter
 from specmargin.catalog.lookup import bundled_model
-from specmargin.decisions import certainty, verdict
+from specmargin.decisions import verdict
 from specmargin.decisions.plan import HORIZON
 from specmargin.decisions.rows import ALWAYS_PAYS, NEVER_PAYS
 from specmargin.errors import InputError
@@ -27,7 +27,7 @@ from specmargin.show.explorer.server import vega_bundle
 from specmargin.show.explorer.view import View
 from specmargin.show.figures import curve, overlay
 from specmargin.show.site.build import BuiltCell, Selection, drafters_of
-from specmargin.show.site.card import HEIGHT, WIDTH, card_png, headline
+from specmargin.show.site.card import HEIGHT, WIDTH, CardRow, card_png, headline
 from specmargin.show.site.figures import FIGURES, structures
 from specmargin.show.site.grids import DEPTH
 from specmargin.show.site.templates import templates
@@ -72,11 +72,15 @@ def write_pages(folder: Path, selection: Selection, outcomes: Sequence[BuiltCell
             _write_story(folder, best, url)
 
 
-def _rows(cell: BuiltCell, drafter: str) -> list[list[float]]:
-    """Batch, depth and speed-up of the plan at its defaults, where it fits."""
+def _rows(cell: BuiltCell, drafter: str) -> list[CardRow]:
+    """The plan at its defaults, where it fits."""
     request = PlanRequest(model=cell.model, gpu=cell.gpu, gpus=cell.gpus, engine=cell.engine, drafter=drafter)
-    rows = plan(request).best.plan.rows
-    return [[row.batch, row.depth, round(row.speedup, 3)] for row in rows if row.fits]
+    best = plan(request).best
+    return [
+        CardRow(batch=row.batch, depth=row.depth, speedup=row.speedup, low=sure.low, high=sure.high)
+        for row, sure in zip(best.plan.rows, best.ranges, strict=True)
+        if row.fits
+    ]
 
 
 def _write_story(folder: Path, cell: BuiltCell, url: str | None) -> None:
@@ -140,7 +144,7 @@ def site_data(selection: Selection, outcomes: Sequence[BuiltCell], models: Seque
         "formats": {engine: _formats(engine, kinds, models) for engine in selection.engines},
         "structures": structures(),
         "limits": _limits(),
-        "phrases": {**verdict.PHRASES, **certainty.PHRASES, **overlay.PHRASES},
+        "phrases": {**verdict.PHRASES, **overlay.PHRASES},
     }
 
 

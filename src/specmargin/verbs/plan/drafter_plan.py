@@ -12,6 +12,7 @@ from specmargin.answers.scenarios import scenarios_of
 from specmargin.catalog.accuracy import price_errors
 from specmargin.catalog.drafters import DraftChoice
 from specmargin.catalog.lookup import find_device
+from specmargin.decisions.advice import Advice, Judgement, judge
 from specmargin.decisions.certainty import SpeedupRange, speedup_ranges
 from specmargin.decisions.compare import Comparison
 from specmargin.decisions.compare import compare as compare_sources
@@ -72,7 +73,7 @@ class DrafterPlan:
 
     @property
     def headline(self) -> tuple[PlanRow, SpeedupRange]:
-        """The row that the verdict names, the first that fits, and how sure it is."""
+        """The first row that fits, and how sure it is."""
         pairs = list(zip(self.plan.rows, self.ranges, strict=True))
         return next((pair for pair in pairs if pair[0].fits), pairs[0])
 
@@ -82,9 +83,32 @@ class DrafterPlan:
 
     @property
     def headline_range(self) -> SpeedupRange | None:
-        """None if nothing is drafted there."""
-        sure = self.headline[1]
+        """How sure the verdict is; None if nothing is drafted."""
+        sure = self.judgement.range
         return sure if sure.inputs else None
+
+    @property
+    def judgement(self) -> Judgement:
+        """What the plan advises, by the ranges of its rows."""
+        return judge(self.plan, self.ranges, supported=not self.config.unsupported)
+
+    @property
+    def service_range(self) -> tuple[float, float] | None:
+        """The 80% range of the service's speed-up; None without a load."""
+        if self.service is None:
+            return None
+        row, sure = self.headline
+        return self.service.bound(row.speedup, sure.low), self.service.bound(row.speedup, sure.high)
+
+    @property
+    def advice(self) -> Advice:
+        """Of the service, with a load; else of decode steps."""
+        advice, sure = self.judgement.advice, self.service_range
+        if self.service is None or sure is None or advice not in (Advice.SPECULATE, Advice.UNCERTAIN):
+            return advice
+        if self.service.speedup <= 1.0:
+            return Advice.DO_NOT
+        return Advice.UNCERTAIN if sure[0] <= 1.0 else Advice.SPECULATE
 
     @property
     def mean_speedup(self) -> float:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from specmargin.decisions.certainty import certainty_text
 from specmargin.decisions.plan import Plan
 from specmargin.decisions.rows import PlanRow, rounded_seconds
 from specmargin.decisions.verdict import verdict
@@ -17,7 +16,7 @@ from specmargin.verbs.plan.drafter_plan import DrafterPlan, Settled
 
 def plan_values(answers: Sequence[DrafterPlan]) -> dict[str, Any]:
     best, price = answers[0], answers[0].request.gpu_hour_price
-    effect = best.routing_effect
+    effect, judgement = best.routing_effect, best.judgement
     plan, scenario, sources = best.plan, best.plan.scenario, best.plan.pricer.sources
     values: dict[str, Any] = {
         "model": scenario.architecture.name,
@@ -31,6 +30,7 @@ def plan_values(answers: Sequence[DrafterPlan]) -> dict[str, Any]:
         "weights": scenario.weight_names,
         "kv_cache": scenario.kv_precision.name,
         "verdict": answer_text(best),
+        "advice": str(best.advice),
         "sources": {name: str(source) for name, source in sources.items()},
         "weakest_source": str(weakest(sources.values())),
         "warnings": list(best.warnings),
@@ -43,6 +43,8 @@ def plan_values(answers: Sequence[DrafterPlan]) -> dict[str, Any]:
         ],
         "inputs": [] if best.headline_range is None else [asdict(entry) for entry in best.headline_range.inputs],
         "pays_at_batches": [list(entry) for entry in plan.paying],
+        "surely_pays_at_batches": [list(entry) for entry in judgement.surely_paying],
+        "uncertain_at_batches": [list(entry) for entry in judgement.uncertain],
         "loses_at_batches": [] if plan.loss is None else [list(entry) for entry in plan.loss.spans],
         "pays_at_batches_without_graph_limit": [list(entry) for entry in plan.graph_free_paying],
         "stops_at_batch": plan.stops_at_batch,
@@ -68,9 +70,8 @@ def plan_values(answers: Sequence[DrafterPlan]) -> dict[str, Any]:
         ]
     if best.settled is not None:
         values["load"] = _settled_values(best.settled)
-    if best.service is not None:
-        row, sure = best.headline
-        values["service"] = best.service.values(row.speedup, (sure.low, sure.high))
+    if best.service is not None and best.service_range is not None:
+        values["service"] = best.service.values(*best.service_range)
     if len(answers) > 1:
         values["ranking"] = [
             {
@@ -86,11 +87,10 @@ def plan_values(answers: Sequence[DrafterPlan]) -> dict[str, Any]:
 
 def answer_text(best: DrafterPlan) -> str:
     """What the service gains, with a load; the verdict; and how sure it is."""
-    parts = [] if best.service is None else [best.service.headline, "Decode steps alone:"]
-    parts.append(verdict(best.plan, unsupported=best.config.unsupported))
-    if best.headline_range is not None and best.plan.pays:
-        parts.append(certainty_text(best.headline_range, best.headline_row.batch))
-    return " ".join(parts)
+    text = verdict(best.plan, best.judgement, unsupported=best.config.unsupported)
+    if best.service is None or best.service_range is None:
+        return text
+    return f"{best.service.headline(*best.service_range)} Decode steps alone: {text}"
 
 
 def _early_stop_values(plan: Plan) -> dict[str, Any] | None:

@@ -11,7 +11,7 @@ export function summary({ plan, here }, state = {}) {
   const said = verdict(plan, here, gain, unsupported);
   return {
     ...said,
-    range: said.says === "yes" && gain.speedup_low !== gain.speedup_high ? [gain.speedup_low, gain.speedup_high] : null,
+    range: (said.says === "yes" || said.says === "uncertain") && gain.speedup_low !== gain.speedup_high ? [gain.speedup_low, gain.speedup_high] : null,
     strip: strip(plan, here),
     bullets: [memory(plan), limit(plan, here, state), change(plan, here)],
     canCopy: plan.config !== "",
@@ -46,9 +46,11 @@ function verdict(plan, here, gain, unsupported) {
   return here.speedup > 1 ? yes(gain, at) : { says: "no", line: `No: ${times(gain.speedup)} ${at}` };
 }
 
+// A gain whose range holds a loss too is uncertain.
 function yes(gain, at) {
-  const sure = gain.speedup_low > 1 ? "Yes" : "Probably";
-  return { says: "yes", line: `${sure}: ${times(gain.speedup)} ${at}, ${gain.speedup_low.toFixed(2)} to ${gain.speedup_high.toFixed(2)}` };
+  const range = `${gain.speedup_low.toFixed(2)} to ${gain.speedup_high.toFixed(2)}`;
+  if (gain.speedup_low <= 1) return { says: "uncertain", line: `Uncertain: ${range}× ${at}, best estimate ${times(gain.speedup)}` };
+  return { says: "yes", line: `Yes: ${times(gain.speedup)} ${at}, ${range}` };
 }
 
 const count = (sequences) => (sequences === 1 ? "1 sequence fits" : `${whole(sequences)} sequences fit`);

@@ -44,7 +44,10 @@ async function readTable(content, { batches, sampled, depth, drafters, quantum }
   const [plain] = times(1, () => batches.map(() => 1)), verify = times(depth + 1, () => plain);
   const rounds = drafters.map((drafter) => [verify[0], ...times(drafter.depth, (at) => verify[at + 1])]);
   const more = shares(depth + 1), bound = stored.take(depth + 1, sampled.length);
-  return { plain, verify, rounds, more, bound, uniform: drafters.map((drafter) => shares(drafter.depth)) };
+  const uniform = drafters.map((drafter) => shares(drafter.depth));
+  const priced = drafters.map(({ depth: deepest }) => ({ low: shares(deepest), high: shares(deepest), unknown: stored.take(deepest, sampled.length) }));
+  const of = (name) => priced.map((drafter) => drafter[name]);
+  return { plain, verify, rounds, more, bound, uniform, low: of("low"), high: of("high"), unknown: of("unknown") };
 }
 
 // `read(tokens)`: the content of the table of a context.
@@ -54,7 +57,7 @@ export async function sliceOf(cell, tokens, read) {
   const tables = await Promise.all([share < 1 && table(low), share > 0 && table(low + 1)]);
   const of = (name) => (tables[0] && tables[1] ? mixed(tables[0][name], tables[1][name], share) : (tables[0] || tables[1])[name]);
   const [near] = tables.filter(Boolean).slice(share > 0.5 ? -1 : 0);
-  const times = { plain: of("plain"), verify: of("verify"), rounds: of("rounds"), more: of("more"), uniform: of("uniform"), bound: near.bound };
+  const times = { plain: of("plain"), verify: of("verify"), rounds: of("rounds"), more: of("more"), uniform: of("uniform"), low: of("low"), high: of("high"), bound: near.bound, unknown: near.unknown };
   return new Slice(cell, { ...times, plainBytes: between(cell.bytes, at), bytes: cell.drafters.map((drafter) => between(drafter.bytes, at)) });
 }
 
@@ -73,12 +76,24 @@ class Slice {
   // How far the logarithm of round over plain step moves under uniform routing; 0 where routing is known.
   uniformShift(drafter, batch, depth) { return this.sample(this.uniform[drafter][depth - 1], batch); }
 
+  // Logarithms of the factors by which prices could change a speed-up, and what is most uncertain about them.
+  priceRange(drafter, batch, depth) {
+    const { price_range: range, price_unknowns: unknowns } = this.cell, at = (name) => this.sample(this[name][drafter][depth - 1], batch);
+    return { ...range, phrase: unknowns[this.unknown[drafter][depth - 1][this.nearest(batch)]], range: [at("low"), at("high")] };
+  }
+
+  // The place of the nearest sampled batch.
+  nearest(batch) {
+    const [low, share] = place(this.logarithms, Math.log(batch));
+    return Math.min(low + Math.round(share), this.cell.sampled.length - 1);
+  }
+
   // One more position over a plain step, its bottleneck, and the experts that are read.
   oneMore(batch, depth) {
-    const [low, share] = place(this.logarithms, Math.log(batch)), { bounds, distinct } = this.cell;
+    const { bounds, distinct } = this.cell;
     return {
       share: this.sample(this.more[depth], batch),
-      bound: bounds[this.bound[depth][Math.min(low + Math.round(share), this.cell.sampled.length - 1)]],
+      bound: bounds[this.bound[depth][this.nearest(batch)]],
       experts: distinct && this.sample(distinct[depth], batch),
     };
   }

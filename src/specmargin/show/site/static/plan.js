@@ -65,7 +65,12 @@ export function makePlan(slice, site, state) {
     config: setting.text, config_needs: setting.needs, config_file: setting.file, config_notes: setting.notes, schedule,
     serve: served(cell.commands, setting, first, state.context),
   };
-  plan.verdict = verdict(plan, { ...view, gains, horizon, first, ...rangeOf(view, first.batch, first.depth, first.speedup) }, site.phrases);
+  const fitting = rows.filter((each) => each.fits), gaining = fitting.filter((each) => each.depth > 0 && each.speedup > 1);
+  const judged = gaining[0] ?? first, sure = rangeOf(view, judged.batch, judged.depth, judged.speedup), clear = certainty(view, rows, gains);
+  plan.advice = !fitting.length ? "none-fits" : !gaining.length ? "do-not-speculate" : sure.low <= 1 ? "uncertain" : "speculate";
+  plan.surely_pays_at_batches = where(gains, (_, batch) => clear(batch).low > 1);
+  plan.uncertain_at_batches = where(gains, (_, batch) => clear(batch).low <= 1 && clear(batch).high >= 1);
+  plan.verdict = verdict(plan, { ...view, gains, horizon, first, judged, ...sure }, site.phrases);
   const here = rowAt(view, state.batch);
   return { plan, here: { ...here, check: checked(cell.commands, here, state.context), ...facts(view) }, at: (batch) => rowAt(view, batch) };
 }
@@ -165,7 +170,7 @@ function rangeOf({ cell, slice, state, drafter, prices }, batch, depth, speedup)
   if (depth === 0) return { low: speedup, high: speedup, unknown: null };
   const committed = (by) => 1 + shifted(prices.survival.slice(0, depth), by).reduce((sum, value) => sum + value, 0);
   const moved = Math.abs(slice.uniformShift(state.drafter, batch, depth));
-  const inputs = [cell.price_range]; // logarithms of the factors by which each could change the speed-up
+  const inputs = [slice.priceRange(state.drafter, batch, depth)]; // logarithms of the factors by which each could change the speed-up
   if (!state.survival) inputs.push({ ...drafter.acceptance, range: drafter.shift.map((by) => Math.log(committed(by) / prices.committed[depth])) });
   if (cell.routing_range) inputs.push({ ...cell.routing_range, range: [-moved, moved] });
   const width = ({ range: [low, high] }) => high - low;
@@ -192,10 +197,23 @@ function outcome(view, upTo) {
 function where(gains, chosen) {
   const ranges = [];
   gains.forEach(([batch, gain], i) => {
-    if (!chosen(gain)) return;
-    if (i && chosen(gains[i - 1][1])) ranges[ranges.length - 1][1] = batch; else ranges.push([batch, batch]);
+    if (!chosen(gain, batch)) return;
+    if (i && chosen(gains[i - 1][1], gains[i - 1][0])) ranges[ranges.length - 1][1] = batch; else ranges.push([batch, batch]);
   });
   return ranges;
+}
+
+// The range at any batch: between the rows its width is interpolated. Where nothing is drafted there is none.
+function certainty({ schedule, configured }, rows, gains) {
+  const drafting = rows.filter(({ depth }) => depth > 0), knots = drafting.map(({ batch }) => Math.log(batch));
+  const widths = ["speedup_low", "speedup_high"].map((end) => drafting.map((row) => Math.log(row[end] / row.speedup)));
+  const known = new Map(gains.map(([batch, gain]) => {
+    if (!drafting.length || !configured || depthAt(schedule, batch) === 0) return [batch, { low: 0, high: 0 }];
+    const [at, share] = place(knots, Math.log(batch)), inside = [at, Math.min(Math.max(share, 0), 1)];
+    const [low, high] = widths.map((width) => gain * Math.exp(between(width, inside)));
+    return [batch, { low, high }];
+  }));
+  return (batch) => known.get(batch);
 }
 
 // At batch 1, among the contexts that Python searched.

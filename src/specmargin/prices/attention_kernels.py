@@ -1,0 +1,267 @@
+"""Which attention kernel an engine runs, and how it treats several queries of one sequence.
+
+Chosen by engine, release, generation of the GPU, kind of attention and precision of the cache, as the engines' own
+sources choose it. Read in vLLM 0.17 to 0.33, SGLang 0.5.23 and vLLM's FlashAttention 2 at commit 617264c.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from functools import lru_cache
+
+from specmargin.architecture.precision import Precision
+from specmargin.architecture.types import (
+    Attention,
+    CompressedAttention,
+    GroupedAttention,
+    LatentAttention,
+    LinearAttention,
+)
+from specmargin.hardware.device import Device
+
+Release = tuple[int, ...]  # 0.32.1 is (0, 32, 1)
+
+
+class Queries(StrEnum):
+    """What several queries of one sequence cost."""
+
+    ONCE = "KV read once for all queries of a sequence"
+    PER_QUERY = "every query is a sequence of its own: KV read once per query"
+    UNSPLIT = "one pass over the whole context per sequence and head, not split over the GPU"
+    PROJECTED = "the cached latents of the context are projected to keys and values again"
+
+
+class Walkers(StrEnum):
+    """Blocks of threads that each walk the whole context of a sequence, where it is not split."""
+
+    HEADS = "one per query head"
+    KV_HEADS = "one per KV head and tile of queries"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionKernel:
+    """`walk_factor`: seconds per token that a block of threads walks, over those of FlashAttention 2.
+
+    `spread`: 80% range of the time of a step with several queries, as a logarithm on each side.
+    """
+
+    name: str
+    queries: Queries
+    origin: str  # the lines that choose it and treat its queries
+    walkers: Walkers = Walkers.HEADS
+    walk_factor: float = 1.0
+    spread: float = 0.0
+
+    @property
+    def is_triton_mla(self) -> bool:
+        return self.name == _TRITON_MLA.name
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.queries} ({self.origin})"
+
+
+# The walk factors are slopes of public prompt rows of one sequence and one head over those of FlashAttention 2 on the
+# same GPU (aiconfigurator-core 0.12.0, context_attention_perf): vLLM's Triton kernel 1.5 (L40S) and 1.6 (RTX PRO 6000)
+# at head size 192, SGLang's 1.9 at 192 and 2.4 at 64 (L40S). On a gfx1201, 1,279 us for 7.4k tokens of head size 256
+# (github.com/vllm-project/vllm/pull/51995).
+_TRITON_FACTOR, _EXTEND_FACTOR, _AMD_FACTOR = 1.6, 2.0, 4.4
+_WALK_SPREAD = 0.2
+_UNKNOWN_SPREAD = 0.3
+
+_FLASH_3 = AttentionKernel(
+    name="FlashAttention 3",
+    queries=Queries.ONCE,
+    origin="vLLM 0.32, v1/attention/backends/fa_utils.py:99; splits with any number of queries",
+)
+_FLASH_2 = AttentionKernel(
+    name="FlashAttention 2",
+    queries=Queries.UNSPLIT,
+    origin="vLLM 0.32, fa_utils.py:105; flash_api.cpp:756: KV is split where max_seqlen_q is 1",
+    spread=_WALK_SPREAD,
+)
+_FLASHINFER = AttentionKernel(
+    name="FlashInfer",
+    queries=Queries.ONCE,
+    origin="vLLM 0.32, platforms/cuda.py:139; its plan splits KV and packs queries with heads",
+)
+_TRITON = AttentionKernel(
+    name="Triton unified attention",
+    queries=Queries.UNSPLIT,
+    origin="vLLM 0.32, v1/attention/ops/triton_unified_attention.py:1060: segments where max_seqlen_q is 1",
+    walkers=Walkers.KV_HEADS,
+    walk_factor=_TRITON_FACTOR,
+    spread=_UNKNOWN_SPREAD,
+)
+_TRITON_AMD = replace(_TRITON, walk_factor=_AMD_FACTOR)
+_PREFIX_PREFILL = AttentionKernel(
+    name="Triton prefix prefill",
+    queries=Queries.UNSPLIT,
+    origin="vLLM 0.32, platforms/rocm.py:504, v1/attention/ops/prefix_prefill.py:957: a grid of sequences and heads",
+    walk_factor=_AMD_FACTOR,
+    spread=0.5,
+)
+_TRITON_MLA = AttentionKernel(
+    name="Triton MLA",
+    queries=Queries.PER_QUERY,
+    origin="vLLM 0.32, platforms/cuda.py:113, v1/attention/backends/mla/triton_mla.py:291: rows are b x q",
+)
+_TRITON_MLA_PROJECTED = replace(
+    _TRITON_MLA,
+    queries=Queries.PROJECTED,
+    origin="vLLM 0.20 to 0.29, triton_mla.py without query_len_support: more than one query is a prompt",
+    spread=0.4,
+)
+_FLASH_MLA = AttentionKernel(
+    name="FlashAttention 3 MLA or FlashMLA",
+    queries=Queries.ONCE,
+    origin="vLLM 0.32, v1/attention/backends/mla/flashattn_mla.py:129, flashmla.py:112: queries up to 512 and 128",
+)
+_BLACKWELL_MLA = AttentionKernel(
+    name="FlashInfer MLA",
+    queries=Queries.ONCE,
+    origin="vLLM 0.32, platforms/cuda.py:99, v1/attention/backends/mla/flashinfer_mla.py:141",
+)
+_XPU_SPLIT = AttentionKernel(
+    name="XPU decode attention",
+    queries=Queries.PER_QUERY,
+    origin="vllm-xpu-kernels pull request 455: a few queries are sequences of one query",
+    spread=_UNKNOWN_SPREAD,
+)
+_XPU_PREFILL = AttentionKernel(
+    name="XPU chunked prefill",
+    queries=Queries.UNSPLIT,
+    origin="vllm-xpu-kernels before pull request 455: more than one query runs the prefill kernel, without splits",
+    spread=_UNKNOWN_SPREAD,
+)
+_EXTEND = AttentionKernel(
+    name="Triton extend attention",
+    queries=Queries.UNSPLIT,
+    origin="SGLang 0.5.23, arg_groups/model_override_base.py:277, kernels/ops/attention/extend_attention.py:1075",
+    walk_factor=_EXTEND_FACTOR,
+    spread=_UNKNOWN_SPREAD,
+)
+_SGLANG_FLASH = replace(_FLASH_3, origin="SGLang 0.5.23, arg_groups/model_override_base.py:277")
+_SGLANG_FLASHINFER = replace(
+    _FLASHINFER,
+    origin="SGLang 0.5.23, arg_groups/model_override_base.py:277: verified by the prefill wrapper, which splits",
+)
+_SGLANG_TRTLLM = replace(_SGLANG_FLASHINFER, name="TensorRT-LLM attention", origin=_SGLANG_FLASH.origin)
+_GGML_METAL = AttentionKernel(
+    name="Metal vector kernel",
+    queries=Queries.PER_QUERY,
+    origin="llama.cpp, ggml-metal-ops.cpp, ggml_metal_op_flash_attn_ext_use_vec: below 20 queries, one per threadgroup",
+)
+_GGML_CUDA = AttentionKernel(
+    name="CUDA flash attention", queries=Queries.ONCE, origin="llama.cpp, fattn-common.cuh: blocks in parallel over KV"
+)
+_RECURRENT = AttentionKernel(
+    name="recurrent kernel",
+    queries=Queries.ONCE,
+    origin="vLLM 0.32, fused_recurrent: one state read, one written per query",
+)
+_SPARSE = AttentionKernel(
+    name="sparse attention", queries=Queries.ONCE, origin="queries select their own tokens; index keys read once"
+)
+UNKNOWN = AttentionKernel(
+    name="attention kernel not known", queries=Queries.ONCE, origin="assumed", spread=_UNKNOWN_SPREAD
+)
+_ONCE = replace(
+    UNKNOWN, name="TensorRT-LLM attention", origin="XQA and trtllm-gen kernels take several queries", spread=0.0
+)
+_TRITON_MLA_ROWS = (0, 30)  # first release that flattens queries: 0.29 has no query_len_support, 0.32 has
+_XPU_ROWS = (0, 28)  # first release after vllm-xpu-kernels pull request 455
+
+
+@lru_cache(maxsize=4096)
+def attention_kernel(
+    engine: str, generation: str, attention: Attention, kv: Precision, release: Release | None = None
+) -> AttentionKernel:
+    """The kernel of a verify step. `generation` as compilers name it ("" where unknown); release None: the newest."""
+    match attention:
+        case LinearAttention():
+            return _RECURRENT
+        case CompressedAttention():
+            return _SPARSE
+        case GroupedAttention(selection=None) | LatentAttention(selection=None):
+            return _dense(engine, generation, attention, kv, release)
+        case _:
+            return _SPARSE
+
+
+def _dense(
+    engine: str, generation: str, attention: GroupedAttention | LatentAttention, kv: Precision, release: Release | None
+) -> AttentionKernel:
+    match engine:
+        case "vllm":
+            return _vllm(generation, attention, kv, release)
+        case "sglang":
+            return _sglang(generation, attention)
+        case "trtllm":
+            return _ONCE
+        case "llamacpp":
+            return _GGML_METAL if generation.startswith("apple") else _GGML_CUDA
+        case _:
+            return UNKNOWN
+
+
+def _vllm(
+    generation: str, attention: GroupedAttention | LatentAttention, kv: Precision, release: Release | None
+) -> AttentionKernel:
+    capability = compute_capability(generation)
+    if capability is None:
+        return _vllm_elsewhere(generation, attention, release)
+    if isinstance(attention, GroupedAttention):
+        return _vllm_grouped(capability, attention, kv)
+    if capability // 10 in (9, 10):
+        return _FLASH_MLA if capability // 10 == 9 else _BLACKWELL_MLA
+    return _TRITON_MLA if release is None or release >= _TRITON_MLA_ROWS else _TRITON_MLA_PROJECTED
+
+
+def _vllm_grouped(capability: int, attention: GroupedAttention, kv: Precision) -> AttentionKernel:
+    """platforms/cuda.py `_get_backend_priorities`, less what each backend refuses."""
+    if capability // 10 == 10:
+        return _FLASHINFER
+    if capability // 10 == 9:
+        return _FLASH_3
+    is_refused = attention.sinks or kv.name.startswith("fp8")
+    if capability >= 80 and not is_refused and max(attention.key_dim, attention.value_dim) <= 256:
+        return _FLASH_2
+    if capability >= 80 and not attention.sinks and attention.key_dim in (64, 128, 256, 512):
+        return _FLASHINFER
+    return _TRITON
+
+
+def _vllm_elsewhere(
+    generation: str, attention: GroupedAttention | LatentAttention, release: Release | None
+) -> AttentionKernel:
+    """AMD's CDNA is run with and without AITER, whose kernels differ: not known."""
+    if generation.startswith("bmg") and isinstance(attention, GroupedAttention):
+        return _XPU_SPLIT if release is None or release >= _XPU_ROWS else _XPU_PREFILL
+    if generation.startswith(("gfx10", "gfx11", "gfx12")) and isinstance(attention, GroupedAttention):
+        return _TRITON_AMD if attention.sinks else _PREFIX_PREFILL
+    return UNKNOWN
+
+
+def _sglang(generation: str, attention: GroupedAttention | LatentAttention) -> AttentionKernel:
+    capability = compute_capability(generation)
+    if capability is None:
+        return UNKNOWN
+    if capability // 10 == 9:
+        return _SGLANG_FLASH
+    if capability // 10 == 10:
+        return _SGLANG_TRTLLM
+    if isinstance(attention, GroupedAttention) and capability >= 80 and not attention.sinks:
+        return _SGLANG_FLASHINFER
+    return _EXTEND
+
+
+def compute_capability(generation: str) -> int | None:
+    """90 of sm_90; None for what CUDA does not run on."""
+    return int(generation.removeprefix("sm_")) if generation.startswith("sm_") else None
+
+
+def device_kernel(
+    engine: str, device: Device, attention: Attention, kv: Precision, release: Release | None = None
+) -> AttentionKernel:
+    return attention_kernel(engine, device.architecture or "", attention, kv, release)
