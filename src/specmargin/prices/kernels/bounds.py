@@ -1,8 +1,9 @@
-"""Measured times of whole attention modules: what the sum of a module's parts never exceeds.
+"""Measured times of whole attention modules: what the sum of a module's parts is corrected to.
 
 A law has a few numbers for hundreds of shapes, so a sum of laws is above some measured modules and below others. Where
-the module itself was measured, its row decides: the parts are scaled down to it. Bundled, so that prices from laws and
-prices from tables are bounded alike (`catalog/module_bounds.py`).
+the module itself was measured, its row decides: the parts are scaled to it, and only down where the rows were timed
+outside a CUDA graph and include launches. Bundled, so that prices from laws and prices from tables are corrected alike
+(`catalog/module_bounds.py`).
 """
 
 from __future__ import annotations
@@ -63,18 +64,23 @@ class ModuleTimes:
     """Measured seconds of one module by batch and context; NaN where a point was not measured."""
 
     version: str  # engine and release
+    launch_bound: bool  # timed outside a CUDA graph: an upper bound of the module inside one
     batch: FloatArray
     context: FloatArray  # one entry: the time does not depend on it
     seconds_by_batch_context: FloatArray
 
     def sheet(self, predict: Prediction) -> Sheet | None:
-        """How far the sum of parts must come down to the measured time; None with a single batch size."""
+        """Measured time over the sum of parts, at most 1 where launches are measured; None with one batch size."""
         if self.batch.size < 2:
             return None
         context = self.context if self.context.size > 1 else np.array([0.0, 1.0])
         step = Step.uniform(batch=self.batch[:, np.newaxis], context=context)
         ratio = self.seconds_by_batch_context / predict(step)
-        return Sheet.of(self.batch, context, np.minimum(ratio, 1.0))
+        return Sheet.of(self.batch, context, np.minimum(ratio, 1.0) if self.launch_bound else ratio)
+
+    @property
+    def label(self) -> str:
+        return f"{'at most ' if self.launch_bound else ''}the module table of {self.version}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +94,7 @@ class ModuleBounds:
     _cache: dict[object, tuple[Sheet | None, str]] = field(default_factory=dict)
 
     def correction(self, engines: tuple[str, ...], shape: ModuleShape, step: Step, predict: Prediction) -> Correction:
-        """Measured over predicted time, at most 1, and whose rows say so; the first engine's that has any.
+        """Measured over predicted time, and whose rows say so; the first engine's that has any.
 
         By number of sequences, as rows have one query each; several queries take the same correction.
         """
@@ -107,5 +113,5 @@ class ModuleBounds:
             times = self.load().get((engine, wanted))
             sheet = None if times is None else times.sheet(predict)
             if times is not None and sheet is not None:
-                return sheet, f"module table of {times.version}"
+                return sheet, times.label
         return None, ""
