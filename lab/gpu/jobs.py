@@ -46,12 +46,25 @@ EXTRA_CONFIG: dict[str, dict[str, Any]] = {
         "rope_theta": 1e7,
     },
 }
+_QWEN3 = {
+    "architectures": ["Qwen3ForCausalLM"],
+    "rms_norm_eps": 1e-6,
+    "rope_theta": 1e6,
+    "hidden_act": "silu",
+    "attention_bias": False,
+}
+EXTRA_CONFIG |= {"qwen3-14b": _QWEN3, "qwen3-0.6b": _QWEN3}
 # EAGLE-3 heads as published for these models: one Llama layer, a draft vocabulary of 32,000.
 HEADS = {
     "qwen3-30b-a3b": {"hidden_size": 2048, "intermediate_size": 12288, "num_attention_heads": 32, "head_dim": 128},
     "llama-3.1-8b": {"hidden_size": 4096, "intermediate_size": 14336, "num_attention_heads": 32, "head_dim": 128},
 }
-VOCABULARY = {"qwen3-30b-a3b": 151_936, "llama-3.1-8b": 128_256, "qwen3.6-35b-a3b": 248_320}
+VOCABULARY = {
+    "qwen3-30b-a3b": 151_936,
+    "llama-3.1-8b": 128_256,
+    "qwen3.6-35b-a3b": 248_320,
+    "qwen3-14b": 151_936,
+}
 DEPTHS = [0, 1, 2, 3, 5, 7]
 BATCHES = [1, 4, 16, 64, 128, 256]
 PROMPTS = [128, 512, 1024, 2048, 4096, 7680]  # tokens of one prompt; with 64 × 4 decoding positions within 8,192
@@ -285,7 +298,27 @@ def _precision_phases(folder: Path, layers: int | None) -> list[dict[str, Any]]:
     return [
         _phase(moe("bf16", **in_modes), dense("dense-modes", GRAPH_MODES), eager),
         _phase(moe("fp8-dynamic"), moe("fp8-block"), moe("int4")),
+        _phase(_draft_model(folder, layers, speculative=True), _draft_model(folder, layers, speculative=False)),
     ]
+
+
+def _draft_model(folder: Path, layers: int | None, *, speculative: bool) -> dict[str, Any]:
+    """Rounds of a separate draft model, five tokens deep, and plain steps of its target."""
+    depths, batches = ([5], [1, 4, 16]) if speculative else ([0], [1, 8, 0])
+    name = "draft-model" if speculative else "draft-none"
+    plain: dict[str, Any] = {"depths": depths, "batches": batches, "layers": layers, "speculative": False}
+    made = job(folder, name, "qwen3-14b", kv_gigabytes=8, max_num_batched_tokens=4096, **plain)
+    made["engine"]["compilation_config"]["cudagraph_capture_sizes"] = [1, 4, 6, 8, 16, 24, 32, 96, 512]
+    made["engine"]["max_num_seqs"] = 32
+    if speculative:
+        made["engine"]["speculative_config"] = {
+            "method": "draft_model",
+            "model": model_folder(folder, "qwen3-0.6b", None),
+            "num_speculative_tokens": 5,
+            "rejection_sample_method": "synthetic",
+            "synthetic_acceptance_rates": [round(0.6**d, 4) for d in range(1, 6)],
+        }
+    return made | {"speculative": speculative, "depths": depths, "graph_modes": [""], "prompts": PROMPT_LENGTHS}
 
 
 def _quantized(folder: Path, precision: str, layers: int | None) -> str:

@@ -1,20 +1,25 @@
 """How well laws scale to a GPU that was not measured: every measured GPU priced by the laws of its nearest neighbour.
 
-    python -m lab.validation.scaled
+    python -m lab.validation.scaled            # whole steps, and laws by kernel family
+    python -m lab.validation.scaled --write    # also writes the errors that scaled prices state as their range
 
-Compared are whole steps of a plain and a speculative decode, with the laws that were fitted to the GPU itself.
+Compared are whole steps of a plain and a speculative decode, with the laws that were fitted to the GPU itself, and laws
+one by one (`scaled_families.py`).
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
 from rich.console import Console
 
-from lab.terminal import console, note, run, table
+from lab import CATALOG
+from lab.terminal import console, note, parser, table
 from lab.validation.accuracy import Accuracy, median_and
+from lab.validation.scaled_families import ALTERNATIVES, DIES, FamilyError, family_errors
 from specmargin.acceptance.survival import parse_acceptance
 from specmargin.catalog.lookup import bundled_model
 from specmargin.catalog.prices import find_prices, measured_devices, scaled_prices
@@ -54,7 +59,7 @@ def scaling_lines() -> Iterator[ScalingLine]:
     """The nearest other GPU of every measured one. GPUs of one die are no test of each other."""
     for device in measured_devices():
         neighbour = nearest_device(device, _others(device))
-        prices = scaled_prices(device, _ENGINE, without=_DIES.get(device.name, ()))
+        prices = scaled_prices(device, _ENGINE, without=DIES.get(device.name, ()))
         if neighbour is None or prices is None:
             continue
         truth = _steps(device, find_prices("laws", device, _ENGINE, RooflineForm.PER_COMPONENT))
@@ -73,16 +78,8 @@ def scaling_lines() -> Iterator[ScalingLine]:
         )
 
 
-#: GPUs with the same die, or nearly: laws of one are laws of the other.
-_DIES = {
-    name: tuple(other for other in dies if other != name)
-    for dies in (("h100", "h200"), ("b200", "b300", "gb200", "gb300"))
-    for name in dies
-}
-
-
 def _others(device: Device) -> list[Device]:
-    return [other for other in measured_devices() if other.name not in _DIES.get(device.name, ())]
+    return [other for other in measured_devices() if other.name not in DIES.get(device.name, ())]
 
 
 def _ratio_error(predicted: FloatArray, truth: FloatArray) -> float:
@@ -110,6 +107,60 @@ def _model_steps(device: Device, prices: PriceModel, model: str, gpus: int) -> F
     return Pricer(scenario).verify(step).total_seconds
 
 
+# --- kernel families ---
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FamilyLine:
+    """All left-out laws of one family; errors as logarithms."""
+
+    family: str
+    gpus: int
+    laws: int
+    median: float
+    spread: float  # holds 80%
+    by_alternative: dict[str, float]  # medians, if its times followed something else
+    datasheet: float
+    datasheet_spread: float
+
+
+def family_lines() -> list[FamilyLine]:
+    by_family: dict[str, list[FamilyError]] = {}
+    for error in family_errors():
+        by_family.setdefault(error.family, []).append(error)
+    return [_family_line(name, errors) for name, errors in sorted(by_family.items())]
+
+
+def _family_line(name: str, errors: list[FamilyError]) -> FamilyLine:
+    own = np.abs([value for error in errors for value in error.errors])
+    datasheet = np.abs([value for error in errors for value in error.datasheet])
+    return FamilyLine(
+        family=name,
+        gpus=len({error.gpu for error in errors}),
+        laws=len(errors),
+        median=float(np.median(own)),
+        spread=float(np.quantile(own, 0.8)),
+        by_alternative={
+            rule: float(np.median(np.abs([value for error in errors for value in error.by_alternative[rule]])))
+            for rule in ALTERNATIVES
+        },
+        datasheet=float(np.median(datasheet)),
+        datasheet_spread=float(np.quantile(datasheet, 0.8)),
+    )
+
+
+def write_errors(lines: list[FamilyLine]) -> None:
+    """What `catalog/prices.py` reads."""
+    families = ",\n".join(
+        f'    "{line.family}": {{"laws": {line.laws}, "gpus": {line.gpus}, "median": {line.median:.3f}, '
+        f'"spread": {line.spread:.3f}, "datasheet_spread": {line.datasheet_spread:.3f}}}'
+        for line in lines
+    )
+    source = json.dumps("measured GPUs left out one at a time (python -m lab.validation.scaled --write)")
+    text = f'{{\n  "source": {source},\n  "families": {{\n{families}\n  }}\n}}\n'
+    (CATALOG / "scaled_errors.json").write_text(text)
+
+
 # --- the report ---
 
 
@@ -127,7 +178,23 @@ def report(out: Console) -> list[Accuracy]:
     out.print(shown)
     note(out, "GPUs with the same die are not used for each other.")
     out.print()
+    _report_families(out, family_lines())
     return [_accuracy(lines)]
+
+
+def _report_families(out: Console, lines: list[FamilyLine]) -> None:
+    shown = table(
+        "Laws of a left-out GPU, scaled from the nearest: median error (a logarithm)",
+        ("family",),
+        ("GPUs", "laws", "as used", "80% within", *(f"times follow {name}" for name in ALTERNATIVES), "datasheet"),
+    )
+    for line in lines:
+        others = (f"{line.by_alternative[name]:.2f}" for name in ALTERNATIVES)
+        errors = (f"{line.median:.2f}", f"{line.spread:.2f}", *others, f"{line.datasheet:.2f}")
+        shown.add_row(line.family, str(line.gpus), str(line.laws), *errors)
+    out.print(shown)
+    note(out, "Reading follows the bandwidth and products the matrix rate in every column.")
+    out.print()
 
 
 def _accuracy(lines: list[ScalingLine]) -> Accuracy:
@@ -144,5 +211,13 @@ def _accuracy(lines: list[ScalingLine]) -> Accuracy:
     )
 
 
+def main() -> None:
+    options = parser(__doc__)
+    options.add_argument("--write", action="store_true", help="write catalog/scaled_errors.json")
+    if options.parse_args().write:
+        write_errors(family_lines())
+    report(console())
+
+
 if __name__ == "__main__":
-    run(lambda: report(console()), __doc__)
+    main()

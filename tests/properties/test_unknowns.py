@@ -53,7 +53,7 @@ class Uncertain:
 
     def _marked(self, component: Component, price: WorkPrice) -> WorkPrice:
         source = replace(price.source, spread=self.spreads.get(component, 0.0))
-        return replace(price.scaled(np.asarray(self.factors.get(component, 1.0))), source=source)
+        return replace(price.scaled(np.asarray(self.factors.get(component, 1.0))), source=source, parts_spread=None)
 
 
 @cache

@@ -116,7 +116,7 @@ def test_all_to_all_is_measured_at_the_sizes_that_were() -> None:
     measured = Layout(gpus=8, attention_copies=8, expert_split=1)
     other = Layout(gpus=4, attention_copies=4, expert_split=1)
     step = Step.uniform(batch=64, depth=1, context=1024.0)
-    for layout, kind in ((measured, "silicon"), (other, "datasheet")):
+    for layout, kind in ((measured, "silicon"), (other, "scaled")):
         spread = pricer("deepseek-v3", "h200", prices=prices_of("laws"), layout=layout)
         assert source_of(spread.verify(step), Component.COLLECTIVES).startswith(kind)
 

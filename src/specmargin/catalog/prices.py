@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,8 +16,11 @@ from specmargin.hardware.device import Device
 from specmargin.modes import RooflineForm
 from specmargin.prices.kernels import store
 from specmargin.prices.kernels.book import LawBook
+from specmargin.prices.kernels.links import published_links
 from specmargin.prices.kernels.model import Refinement, SiliconPrices
-from specmargin.prices.kernels.scaled import nearest_device, scaled_book
+from specmargin.prices.kernels.scaled import by_distance, nearest_device, scaled_book
+from specmargin.prices.kernels.shelf import LawShelf
+from specmargin.prices.kernels.weight_only import marlin_formats, weight_only_book, weight_only_formats
 from specmargin.prices.llamacpp import LlamaCppPrices
 from specmargin.prices.measured import SCHEMA as MEASURED_SCHEMA
 from specmargin.prices.measured import MeasuredPrices
@@ -56,13 +59,38 @@ def measured_devices() -> tuple[Device, ...]:
 
 
 def scaled_prices(device: Device, engine: str, *, without: Collection[str] = ()) -> PriceModel | None:
-    """Laws of the nearest measured device (none of `without`), scaled to this one; None where none is near."""
-    measured = nearest_device(device, [other for other in measured_devices() if other.name not in without])
-    book = None if measured is None else law_book(measured)
-    if measured is None or book is None:
+    """Laws of the nearest measured devices (none of `without`), scaled to this one; None where none is near."""
+    if nearest_device(device, [other for other in measured_devices() if other.name not in without]) is None:
         return None
+    own, *others = _scaled_books(device, without)
     fallback = Roofline(device=device, form=RooflineForm.PER_COMPONENT)
-    return SiliconPrices(name="scaled", engine=engine, book=scaled_book(book, measured, device), fallback=fallback)
+    return SiliconPrices(name="scaled", engine=engine, book=_shelf(device, own, others), fallback=fallback)
+
+
+def _scaled_books(device: Device, without: Collection[str] = ()) -> list[LawBook]:
+    """Of every other measured device, nearest first."""
+    others = by_distance(device, [other for other in measured_devices() if other.name not in without])
+    spreads = _scaled_spreads()
+    books = ((other, law_book(other)) for other in others)
+    return [scaled_book(book, other, device, spreads) for other, book in books if book is not None]
+
+
+def _shelf(device: Device, own: LawBook, others: Sequence[LawBook]) -> LawShelf:
+    return LawShelf(
+        own=own,
+        others=tuple(others),
+        weight_only=weight_only_book(device),
+        weight_only_formats=weight_only_formats(device),
+        marlin_formats=marlin_formats(device),
+        links=published_links(device),
+    )
+
+
+@cache
+def _scaled_spreads() -> dict[str, float]:
+    """80% range by family of laws that were scaled to a GPU whose own were left out (lab/validation/scaled.py)."""
+    families: dict[str, dict[str, float]] = read_bundled("scaled_errors.json")["families"]
+    return {name: entry["spread"] for name, entry in families.items()}
 
 
 def find_prices(spec: str | None, device: Device, engine: str, form: RooflineForm) -> PriceModel:
@@ -97,7 +125,7 @@ def _find_kernels(spec: str | None, device: Device, engine: str, form: RooflineF
     return SiliconPrices(
         name=name,
         engine=engine,
-        book=book,
+        book=_shelf(device, book, _scaled_books(device)),
         fallback=datasheet,
         refinement=refinement,
         bounds=module_bounds(device.name),

@@ -3,8 +3,10 @@
 vLLM multiplies int4 weights on gfx11 and gfx12 with a matrix-vector kernel while there are at most five positions and
 its inputs fit in a workgroup's 64 KiB of local memory; otherwise with a Triton kernel
 (`rdna_hybrid_w4a16.py`, vLLM 0.26). A down-projection from 17,408 inputs leaves the fast kernel at two positions, so a
-verify step takes longer than a plain one whatever its depth. The Triton kernel reads at less than half of the memory
-bandwidth on a gfx1151 (github.com/lemonade-sdk/vllm-rocm/issues/24): half is assumed. gfx1100 has a kernel of its own.
+verify step takes longer than a plain one whatever its depth. On a gfx1151 the Triton kernel reads at 28 to 65% of the
+memory bandwidth, the other one at 88 to 92% since it was tuned, which made decoding 17% faster: at 76% before
+(github.com/ROCm/vllm/pull/1076). A matrix that leaves the Triton kernel becomes 1.67 to 1.90 times as fast, and 1.31 to
+1.52 times again once tuned (pull/1305): the Triton kernel reads it at 36%. gfx1100 has a kernel of its own.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import numpy as np
 from specmargin.architecture.types import Matrix, Split
 from specmargin.hardware.device import Device
 from specmargin.prices.adjusted import AdjustedPrices
+from specmargin.prices.kernels.weight_only import OTHER_READING
 from specmargin.prices.model import WorkPrice
 from specmargin.prices.work import Work
 from specmargin.sources import Source, SourceKind, weakest
@@ -23,10 +26,12 @@ from specmargin.step import FloatArray
 
 _MOST_POSITIONS = 5
 _LOCAL_ELEMENTS = 32_768  # 64 KiB of 16-bit inputs
-_BANDWIDTH_SHARE = 0.5  # of the Triton kernel
+_BANDWIDTH_SHARE = 0.36  # of the Triton kernel
 _SOURCE = Source(
-    kind=SourceKind.ASSUMED,
-    detail="vLLM's Triton kernel for int4 on RDNA at half of the bandwidth (less: lemonade-sdk/vllm-rocm issue 24)",
+    kind=SourceKind.PUBLISHED,
+    detail=f"vLLM's Triton kernel for int4 on RDNA at {_BANDWIDTH_SHARE:.0%} of the bandwidth (28 to 65%: ROCm/vllm "
+    f"pull requests 1076 and 1305), the matrix-vector kernel at {OTHER_READING:.0%}",
+    spread=0.3,
 )
 
 
@@ -38,6 +43,11 @@ def has_hybrid_kernels(device: Device) -> bool:
 class RdnaPrices(AdjustedPrices):
     """With the time that int4 matrices take longer in the slower kernel."""
 
+    @property
+    def _priced_share(self) -> float:
+        """Of the bandwidth, in the price that is adjusted."""
+        return 1.0 if self.inner.name == "datasheet" else OTHER_READING
+
     def adjusted(self, work: Work, price: WorkPrice) -> WorkPrice:
         if not isinstance(work.subject, tuple):
             return price
@@ -48,7 +58,8 @@ class RdnaPrices(AdjustedPrices):
         if not np.any(slow_bytes):
             return price
         bandwidth = self.device.bandwidth_bytes_per_second
-        longer = work.count * slow_bytes / bandwidth * (1.0 / _BANDWIDTH_SHARE - 1.0)
+        priced_seconds = work.count * slow_bytes / (bandwidth * self._priced_share)
+        longer = priced_seconds * (OTHER_READING / _BANDWIDTH_SHARE - 1.0)
         return replace(
             price,
             seconds=price.seconds + longer,

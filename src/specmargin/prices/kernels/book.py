@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from specmargin.architecture.types import ExpertBlock, GroupedAttention
-from specmargin.prices.kernels.kinds import DTYPES, expert_variant, grouped_variant, is_plain, shape_key
+from specmargin.prices.kernels.kinds import DTYPES, expert_variant, family, grouped_variant, is_plain, shape_key
 from specmargin.prices.kernels.law import Curve, Law
 from specmargin.sources import Source, SourceKind
 
@@ -21,6 +22,7 @@ class LawEntry:
     engine: str
     origin: str  # release of the measurements, and the GPU
     source_kind: SourceKind = SourceKind.SILICON
+    spread: float = 0.0  # of the source, as `Source.spread`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +36,8 @@ class LawBook:
     kernels: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     fallback: LawBook | None = None  # for what is not in this one
     scaled_to: str = ""  # the device that these laws were scaled to; "" for the measured one
+    kind: SourceKind = SourceKind.SILICON
+    spreads: Mapping[str, float] = field(default_factory=dict)  # `Source.spread` by family (`kinds.family`)
     _order: dict[str, list[str]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @classmethod
@@ -61,7 +65,13 @@ class LawBook:
 
     @property
     def source_kind(self) -> SourceKind:
-        return SourceKind.SCALED if self.scaled_to else SourceKind.SILICON
+        return SourceKind.SCALED if self.scaled_to else self.kind
+
+    def _spread(self, operation: str, dtype: str, variant: str) -> tuple[float, str]:
+        """How uncertain a law of this family is, and a note that says so."""
+        spread = self.spreads.get(family(operation, dtype, variant), self.spreads.get(operation, 0.0))
+        note = f" (eight in ten within {math.expm1(spread):.0%} on GPUs that were left out)" if self.scaled_to else ""
+        return spread, note if spread else ""
 
     def engines(self, first: str) -> list[str]:
         """Engines with laws on this GPU, `first` in front."""
@@ -74,8 +84,11 @@ class LawBook:
     def gemm(self, engine: str, precision: str) -> LawEntry | None:
         return self._find(engine, "gemm", DTYPES.get(precision, ()), [""])
 
-    def experts(self, engine: str, block: ExpertBlock, *, spread: bool) -> LawEntry | None:
-        """The law of the kernel that the engine uses for this model's shape, or of its usual kernel."""
+    def experts(self, engine: str, block: ExpertBlock, *, spread: bool, kernel: str = "") -> LawEntry | None:
+        """The law of the kernel that the engine uses for this model's shape, or of its usual kernel.
+
+        `kernel`: only kernels with this in their name.
+        """
         plain = is_plain(block)
         shape = _model_shape(block)
         for dtype in DTYPES.get(block.expert[0].precision.name, ()):
@@ -83,7 +96,8 @@ class LawBook:
                 kernels = self.kernels.get(f"{self.gpu}/{candidate}/{dtype}")
                 if kernels is None:
                     continue
-                names = dict.fromkeys([kernels["shapes"].get(shape, kernels["default"]), kernels["default"]])
+                usual = [kernels["shapes"].get(shape, kernels["default"]), kernels["default"]]
+                names = dict.fromkeys(name for name in usual if kernel in name)
                 variants = [expert_variant(name, spread=spread, plain=plain) for name in names]
                 variants += [expert_variant(name, spread=not spread, plain=plain) for name in names]
                 variants += [expert_variant(name, spread=spread, plain=not plain) for name in names]
@@ -113,8 +127,9 @@ class LawBook:
         for candidate in self.engines(engine):
             curve = self.curves.get((candidate, kind, "bfloat16", str(ranks)))
             if curve is not None:
-                detail = f"{self.origin}, curve of {curve.evidence}"
-                return curve, Source(kind=self.source_kind, detail=detail)
+                spread, note = self._spread(kind, "bfloat16", str(ranks))
+                detail = f"{self.origin}{note}, curve of {curve.evidence}"
+                return curve, Source(kind=self.source_kind, detail=detail, spread=spread)
         return None if self.fallback is None else self.fallback.collective(engine, kind, ranks)
 
     def _find(self, engine: str, operation: str, dtypes: Iterable[str], variants: list[str]) -> LawEntry | None:
@@ -129,8 +144,14 @@ class LawBook:
         for variant in variants:
             law = self.laws.get((candidate, operation, dtype, variant))
             if law is not None:
+                spread, note = self._spread(operation, dtype, variant)
                 return LawEntry(
-                    law=law, dtype=dtype, engine=candidate, origin=self.origin, source_kind=self.source_kind
+                    law=law,
+                    dtype=dtype,
+                    engine=candidate,
+                    origin=f"{self.origin}{note}",
+                    source_kind=self.source_kind,
+                    spread=spread,
                 )
         return None if self.fallback is None else self.fallback._first_variant(candidate, operation, dtype, variants)
 

@@ -67,3 +67,8 @@ def expert_variant(kernel: str, *, spread: bool, plain: bool) -> str:
 
 def shape_key(hidden: int, intermediate: int, topk: int, experts: int) -> str:
     return f"{hidden}x{intermediate}x{topk}x{experts}"
+
+
+def family(operation: str, dtype: str, variant: str) -> str:
+    """Laws that are equally certain: attention by head size and cache, everything else by operation and dtype."""
+    return f"{operation}/{variant if operation == 'attention' else dtype}"

@@ -42,6 +42,8 @@ class Evidence:
     note: str = ""
 
     def __str__(self) -> str:
+        if not self.shapes:
+            return self.version
         return (
             f"{self.version} ({self.shapes} shapes, held-out error {self.median_error:.0%}, p90 {self.p90_error:.0%})"
         )

@@ -31,11 +31,12 @@ from specmargin.prices.kernels.kinds import MODULE_KINDS, attention_kind
 from specmargin.prices.kernels.law import Terms
 from specmargin.prices.kernels.prompts import PromptPath, projected_context, prompt_kind, prompt_terms
 from specmargin.prices.kernels.sheets import NO_CORRECTION, Correction
+from specmargin.prices.kernels.shelf import LawShelf
 from specmargin.prices.kernels.terms import expert_terms_of_work, gemm_shape, gemm_terms, grouped_terms, stages
 from specmargin.prices.model import WorkPrice, fixed_price, total_price
 from specmargin.prices.roofline import Roofline
 from specmargin.prices.work import Collective, Module, Work
-from specmargin.sources import Source
+from specmargin.sources import Source, SourceKind
 from specmargin.step import FloatArray, Step
 
 
@@ -53,7 +54,7 @@ class Refinement(Protocol):
 class SiliconPrices:
     name: str  # laws, tables or scaled
     engine: str
-    book: LawBook
+    book: LawBook | LawShelf
     fallback: Roofline
     refinement: Refinement | None = None
     bounds: ModuleBounds | None = None
@@ -73,6 +74,10 @@ class SiliconPrices:
                 return self._projections(work, work.subject)
             case _:
                 return self._attention(work, work.subject)
+
+    def _tables(self, entry: LawEntry) -> Refinement | None:
+        """The tables of this GPU correct the laws that were fitted to them, and no others."""
+        return self.refinement if entry.source_kind is SourceKind.SILICON else None
 
     # --- matrices ---
 
@@ -94,8 +99,10 @@ class SiliconPrices:
     def _gemm(self, work: Work, group: tuple[Matrix, ...], entry: LawEntry) -> WorkPrice:
         n, k = gemm_shape(group, work.ranks)
         n *= group[0].copies  # a block-diagonal product is one batched kernel
-        terms = gemm_terms(work.positions, n, k, entry.dtype)
-        correction = self.refinement.gemm(entry, work.positions, n, k) if self.refinement else NO_CORRECTION
+        own_bytes = group[0].precision.bytes_per_parameter if entry.dtype == "int4_wo" else None  # by group size
+        terms = gemm_terms(work.positions, n, k, entry.dtype, own_bytes)
+        tables = self._tables(entry)
+        correction = tables.gemm(entry, work.positions, n, k) if tables else NO_CORRECTION
         return _law_price(entry, terms, work.count, correction)
 
     # --- modules: projections and attention, measured together ---
@@ -156,7 +163,8 @@ class SiliconPrices:
         if entry is None:
             return None
         terms = expert_terms_of_work(work, block, entry.dtype)
-        correction = self.refinement.experts(entry, block, work) if self.refinement else NO_CORRECTION
+        tables = self._tables(entry)
+        correction = tables.experts(entry, block, work) if tables else NO_CORRECTION
         return _law_price(entry, terms, work.count, correction)
 
     # --- attention ---
@@ -189,7 +197,8 @@ class SiliconPrices:
             operations = part.flops if kind != "gdn" else np.zeros(())
             terms = Terms(bytes=part.bytes, operations=operations, units=step.sequences)
         if isinstance(attention, GroupedAttention):
-            correction = self.refinement.attention(entry, attention, work, step) if self.refinement else NO_CORRECTION
+            tables = self._tables(entry)
+            correction = tables.attention(entry, attention, work, step) if tables else NO_CORRECTION
         else:
             correction = self._module_correction(work)
         return _law_price(entry, terms, work.count, correction, self._remark(attention, work.kv))
@@ -286,7 +295,7 @@ def _law_price(entry: LawEntry, terms: Terms, count: int, correction: Correction
     whole = entry.law.seconds(terms, parts)
     scale = count * correction.factor
     detail = correction.label or f"law of {entry.law.evidence}"
-    source = Source(kind=entry.source_kind, detail=f"{entry.origin}, {detail}{remark}")
+    source = Source(kind=entry.source_kind, detail=f"{entry.origin}, {detail}{remark}", spread=entry.spread)
     return WorkPrice(
         seconds=np.asarray(whole * scale),
         memory_seconds=np.asarray(memory * scale),

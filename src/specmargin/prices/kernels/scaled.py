@@ -1,14 +1,19 @@
-"""Laws for a GPU that nobody measured: those of a measured GPU, scaled by the ratios of their datasheets.
+"""Laws for a GPU that nobody measured: those of the nearest measured GPU, scaled.
 
-Reading scales with the bandwidth, products with the rate of their format, collectives with the link. Fixed times stay:
-they are launches and latencies. What a kernel reaches of its device's peaks is assumed to carry over.
+What each constant of a law follows was chosen by leaving out one measured GPU at a time (`python -m
+lab.validation.scaled`): reading follows the bandwidth and products the matrix rate, always. Fixed times of GEMMs,
+experts and GatedDeltaNet follow the clock: they are dependent instructions and barriers inside the kernel. So do the
+times per expert, and the depth of a product between GPUs with the same kind of memory. Attention's time per sequence
+and per token of the longest sequence follows the bandwidth, its fixed time nothing. A blend of several GPUs is worse
+than the nearest one; so is a GPU with the other kind of memory.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
 
 from specmargin.architecture.precision import Arithmetic
 from specmargin.hardware.device import Device
@@ -20,6 +25,60 @@ _ARITHMETIC = {"fp8": Arithmetic.FP8, "nvfp4": Arithmetic.FP4, "w4a8": Arithmeti
 _RATE_WEIGHT = 0.25  # decoding reads: bandwidth decides more than the matrix rate
 _PCIE_BYTES_PER_SECOND = 128e9  # PCIe 6.0 x16, one direction
 _FARTHEST = math.log(12.0)
+_OTHER_CLASS = 1.0  # distance between GPUs with HBM and NVLink and those without
+
+#: Boost clocks in GHz by generation, as datasheets give them; cards of one generation differ by 5%.
+_CLOCKS = {
+    "sm_61": 1.58, "sm_70": 1.53, "sm_75": 1.6, "sm_80": 1.41, "sm_86": 1.7, "sm_89": 2.52, "sm_90": 1.98,
+    "sm_100": 1.97, "sm_103": 1.92, "sm_120": 2.5, "sm_121": 2.42, "gfx942": 2.1, "gfx950": 2.4, "gfx1100": 2.5,
+    "gfx1151": 2.9, "gfx1201": 2.92,
+}  # fmt: skip
+_USUAL_CLOCK = 2.0
+
+#: Share of the datasheet's bandwidth that long reads reach. Of measured GPUs: the best bf16 GEMM of one position on
+#: 500 MB or more (vLLM's rows in aiconfigurator-core 0.12.0). Of others, published: RTX 3090 0.88 to 0.956, RTX 5090
+#: 1674 of 1792 GB/s (github.com/Don-Chad/ninfer-3090, pull request 17), RTX 4090 921 of 1008 GB/s
+#: (github.com/krrishnarraj/clpeak, issue 106), GB10 201 to 214 of 273 GB/s in matrix-vector kernels
+#: (github.com/lablup/mlxcel, pull request 684); Strix Halo has the same kind of memory. Arc Pro B60: the same rows of
+#: aiconfigurator-core as for measured GPUs.
+_REACHED = {
+    "a100": 0.85, "h100": 0.92, "h200": 0.89, "l40s": 0.87, "b200": 0.86, "b300": 0.86, "gb200": 0.86, "gb300": 0.86,
+    "rtx-pro-6000": 0.95,
+}  # fmt: skip
+_REACHED_ELSEWHERE = {
+    "rtx-3090": 0.91, "rtx-3090-ti": 0.91, "rtx-4090": 0.91, "rtx-5090": 0.93, "dgx-spark": 0.78, "strix-halo": 0.78,
+    "arc-pro-b60": 0.98, "arc-pro-b70": 0.98,
+}  # fmt: skip
+
+
+def clock_hertz(device: Device) -> float:
+    return _CLOCKS.get(device.architecture or "", _USUAL_CLOCK) * 1e9
+
+
+class Follows(Enum):
+    """What a time shrinks with."""
+
+    NOTHING = "nothing"
+    CLOCK = "clock"
+    BANDWIDTH = "bandwidth"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """What the constants of a law follow; bytes follow the bandwidth and operations the matrix rate."""
+
+    fixed: Follows
+    unit: Follows  # and residents
+    element: Follows
+    far_element: Follows  # between GPUs with other kinds of memory
+
+
+_KERNEL = Rule(fixed=Follows.CLOCK, unit=Follows.CLOCK, element=Follows.CLOCK, far_element=Follows.BANDWIDTH)
+_ATTENTION = Rule(
+    fixed=Follows.NOTHING, unit=Follows.BANDWIDTH, element=Follows.BANDWIDTH, far_element=Follows.BANDWIDTH
+)
+_EXPERTS = replace(_KERNEL, far_element=Follows.CLOCK)
+RULES = {"gemm": _KERNEL, "gdn": _KERNEL, "experts": _EXPERTS}  # others: as attention
 
 
 def nearest_device(device: Device, measured: Iterable[Device]) -> Device | None:
@@ -27,12 +86,16 @@ def nearest_device(device: Device, measured: Iterable[Device]) -> Device | None:
 
     Two classes: GPUs whose links are built for collectives (NVLink and the like, with HBM) and those behind PCIe.
     """
-    others = [other for other in measured if other.name != device.name and _is_linked(other) == _is_linked(device)]
-    closest = min(others, key=lambda other: _distance(device, other), default=None)
+    closest = next(iter(by_distance(device, measured)), None)
     return None if closest is None or _distance(device, closest) > _FARTHEST else closest
 
 
-def _is_linked(device: Device) -> bool:
+def by_distance(device: Device, measured: Iterable[Device]) -> list[Device]:
+    """The measured devices other than this one, nearest first."""
+    return sorted((other for other in measured if other.name != device.name), key=lambda to: _distance(device, to))
+
+
+def is_linked(device: Device) -> bool:
     return device.fabric.link_bytes_per_second > _PCIE_BYTES_PER_SECOND
 
 
@@ -40,40 +103,90 @@ def _distance(one: Device, other: Device) -> float:
     """Sum of the two ratios, as logarithms."""
     bandwidth = one.bandwidth_bytes_per_second / other.bandwidth_bytes_per_second
     rate = one.rate(Arithmetic.BF16) / other.rate(Arithmetic.BF16)
-    return abs(math.log(bandwidth)) + _RATE_WEIGHT * abs(math.log(rate))
+    apart = 0.0 if is_linked(one) == is_linked(other) else _OTHER_CLASS
+    return abs(math.log(bandwidth)) + _RATE_WEIGHT * abs(math.log(rate)) + apart
 
 
-def scaled_book(book: LawBook, measured: Device, device: Device) -> LawBook:
-    """The laws of `measured` as they would be on `device`."""
-    bandwidth = device.bandwidth_bytes_per_second / measured.bandwidth_bytes_per_second
-    link = device.fabric.link_bytes_per_second / measured.fabric.link_bytes_per_second
+def scaled_book(book: LawBook, measured: Device, device: Device, spreads: Mapping[str, float] | None = None) -> LawBook:
+    """The laws of `measured` as they would be on `device`; collectives only between links of the same kind."""
+    ratios = Ratios(measured=measured, device=device)
     return replace(
         book,
-        laws={
-            key: _scaled_law(law, bandwidth, _rate_ratio(key[2], device, measured)) for key, law in book.laws.items()
-        },
-        curves={key: _scaled_curve(curve, link) for key, curve in book.curves.items()},
+        laws=_ScaledLaws(laws=book.laws, ratios=ratios),
+        curves={key: ratios.curve(curve) for key, curve in book.curves.items() if ratios.connects(int(key[3]))},
         scaled_to=device.name,
+        spreads=spreads or {},
     )
 
 
-def _rate_ratio(dtype: str, device: Device, measured: Device) -> float:
-    arithmetic = next((kind for prefix, kind in _ARITHMETIC.items() if dtype.startswith(prefix)), Arithmetic.BF16)
-    return device.rate(arithmetic) / measured.rate(arithmetic)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ratios:
+    """A device over the measured one."""
+
+    measured: Device
+    device: Device
+
+    @property
+    def bandwidth(self) -> float:
+        """Of what long reads reach, where that is published; otherwise of the datasheets."""
+        one, other = _REACHED_ELSEWHERE.get(self.device.name), _REACHED.get(self.measured.name)
+        reached = one / other if one and other else 1.0
+        return reached * self.device.bandwidth_bytes_per_second / self.measured.bandwidth_bytes_per_second
+
+    @property
+    def clock(self) -> float:
+        """1 where a clock is not known."""
+        known = all((device.architecture or "") in _CLOCKS for device in (self.device, self.measured))
+        return clock_hertz(self.device) / clock_hertz(self.measured) if known else 1.0
+
+    def rate(self, dtype: str) -> float:
+        arithmetic = next((kind for prefix, kind in _ARITHMETIC.items() if dtype.startswith(prefix)), Arithmetic.BF16)
+        return self.device.rate(arithmetic) / self.measured.rate(arithmetic)
+
+    def of(self, follows: Follows) -> float:
+        return {Follows.NOTHING: 1.0, Follows.CLOCK: self.clock, Follows.BANDWIDTH: self.bandwidth}[follows]
+
+    def law(self, operation: str, dtype: str, law: Law, rule: Rule | None = None) -> Law:
+        """`rule`: None for that of the operation."""
+        rule = rule or RULES.get(operation, _ATTENTION)
+        near = is_linked(self.device) == is_linked(self.measured)
+        unit = self.of(rule.unit)
+        return replace(
+            law,
+            bytes_per_second=law.bytes_per_second * self.bandwidth,
+            operations_per_second=law.operations_per_second * self.rate(dtype),
+            fixed_seconds=law.fixed_seconds / self.of(rule.fixed),
+            unit_seconds=law.unit_seconds / unit,
+            resident_seconds=law.resident_seconds / unit,
+            element_seconds=law.element_seconds / self.of(rule.element if near else rule.far_element),
+        )
+
+    def connects(self, ranks: int) -> bool:
+        """Whether so many GPUs of both are connected by links of the same kind."""
+        within = ranks <= min(self.device.fabric.gpus_per_node, self.measured.fabric.gpus_per_node)
+        return within and is_linked(self.device) == is_linked(self.measured)
+
+    def curve(self, curve: Curve) -> Curve:
+        """A message of the same duration is as many times larger as the link is faster."""
+        link = self.device.fabric.link_bytes_per_second / self.measured.fabric.link_bytes_per_second
+        return replace(curve, sizes=tuple(size * link for size in curve.sizes))
 
 
-def _scaled_law(law: Law, bandwidth: float, rate: float) -> Law:
-    """Time per unit, resident and element is reading and writing, too."""
-    return replace(
-        law,
-        bytes_per_second=law.bytes_per_second * bandwidth,
-        operations_per_second=law.operations_per_second * rate,
-        unit_seconds=law.unit_seconds / bandwidth,
-        resident_seconds=law.resident_seconds / bandwidth,
-        element_seconds=law.element_seconds / bandwidth,
-    )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _ScaledLaws(Mapping[tuple[str, str, str, str], Law]):
+    """Scaled when asked for: a step uses a dozen of a thousand laws."""
 
+    laws: Mapping[tuple[str, str, str, str], Law]
+    ratios: Ratios
+    _known: dict[tuple[str, str, str, str], Law] = field(default_factory=dict, init=False, repr=False, compare=False)
 
-def _scaled_curve(curve: Curve, link: float) -> Curve:
-    """A message of the same duration is as many times larger as the link is faster."""
-    return replace(curve, sizes=tuple(size * link for size in curve.sizes))
+    def __getitem__(self, key: tuple[str, str, str, str]) -> Law:
+        if key not in self._known:
+            self._known[key] = self.ratios.law(key[1], key[2], self.laws[key])
+        return self._known[key]
+
+    def __iter__(self) -> Iterator[tuple[str, str, str, str]]:
+        return iter(self.laws)
+
+    def __len__(self) -> int:
+        return len(self.laws)

@@ -27,11 +27,18 @@ BYTES = {
 _ACTIVATION_BYTES = {"bfloat16": 2.0, "int4_wo": 2.0, "w4a16_mxfp4": 2.0, "nvfp4": BYTES["nvfp4"]}
 
 
-def gemm_terms(m: FloatArray, n: ArrayLike, k: ArrayLike, dtype: str) -> Terms:
+def gemm_terms(m: FloatArray, n: ArrayLike, k: ArrayLike, dtype: str, parameter_bytes: float | None = None) -> Terms:
     """m positions times an n × k matrix; elements are the depth of the product."""
     n, k = np.asarray(n, np.float64), np.asarray(k, np.float64)
     activations = m * (k * _ACTIVATION_BYTES.get(dtype, 1.0) + n * 2.0)
-    return Terms(bytes=n * k * BYTES[dtype] + activations, operations=2.0 * m * n * k, elements=k + 0.0 * m)
+    weights = n * k * (BYTES[dtype] if parameter_bytes is None else parameter_bytes)
+    multiplied = marlin_positions(m) if dtype == "int4_wo" else m
+    return Terms(bytes=weights + activations, operations=2.0 * multiplied * n * k, elements=k + 0.0 * m)
+
+
+def marlin_positions(m: FloatArray) -> FloatArray:
+    """Positions that Marlin multiplies: padded to a tile of 8, or to tiles of 16 (vLLM 0.32, marlin.cu:319)."""
+    return np.where(m <= 8.0, 8.0, 16.0 * np.ceil(m / 16.0))
 
 
 def fused(matrices: tuple[Matrix, ...]) -> list[tuple[Matrix, ...]]:
