@@ -1,9 +1,9 @@
 """Measured times of whole attention modules: what the sum of a module's parts is corrected to.
 
 A law has a few numbers for hundreds of shapes, so a sum of laws is above some measured modules and below others. Where
-the module itself was measured, its row decides: the parts are scaled to it, and only down where the rows were timed
-outside a CUDA graph and include launches. Bundled, so that prices from laws and prices from tables are corrected alike
-(`catalog/module_bounds.py`).
+the module itself was measured, its row decides: the parts are scaled to it. Rows that were timed outside a CUDA graph
+include launches, and rows of another engine may be of a slower kernel: they only scale down. Bundled, so that prices
+from laws and prices from tables are corrected alike (`catalog/module_bounds.py`).
 """
 
 from __future__ import annotations
@@ -69,18 +69,14 @@ class ModuleTimes:
     context: FloatArray  # one entry: the time does not depend on it
     seconds_by_batch_context: FloatArray
 
-    def sheet(self, predict: Prediction) -> Sheet | None:
-        """Measured time over the sum of parts, at most 1 where launches are measured; None with one batch size."""
+    def sheet(self, predict: Prediction, *, bounds_only: bool) -> Sheet | None:
+        """Measured time over the sum of parts, at most 1 where rows only bound it; None with one batch size."""
         if self.batch.size < 2:
             return None
         context = self.context if self.context.size > 1 else np.array([0.0, 1.0])
         step = Step.uniform(batch=self.batch[:, np.newaxis], context=context)
         ratio = self.seconds_by_batch_context / predict(step)
-        return Sheet.of(self.batch, context, np.minimum(ratio, 1.0) if self.launch_bound else ratio)
-
-    @property
-    def label(self) -> str:
-        return f"{'at most ' if self.launch_bound else ''}the module table of {self.version}"
+        return Sheet.of(self.batch, context, np.minimum(ratio, 1.0) if bounds_only else ratio)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,7 +107,10 @@ class ModuleBounds:
         wanted = signature(shape)
         for engine in dict.fromkeys(engines):
             times = self.load().get((engine, wanted))
-            sheet = None if times is None else times.sheet(predict)
-            if times is not None and sheet is not None:
-                return sheet, times.label
+            if times is None:
+                continue
+            bounds_only = times.launch_bound or engine != engines[0]  # another engine's kernel may be slower
+            sheet = times.sheet(predict, bounds_only=bounds_only)
+            if sheet is not None:
+                return sheet, f"{'at most ' if bounds_only else ''}the module table of {times.version}"
         return None, ""
