@@ -22,7 +22,7 @@ from rich.progress import track
 from lab import CATALOG
 from lab.terminal import run
 from lab.validation.rounds.measured import TERMS, MeasuredRounds, fitted_engine_time, measured_rounds
-from lab.validation.rounds.prompts import with_eager_floors
+from lab.validation.rounds.prompts import with_host_launches
 from lab.validation.served.engine_time import EngineFit, engine_fits
 from lab.validation.served.rows import served_rows
 from lab.validation.served.tpot import predict
@@ -39,14 +39,14 @@ def main() -> None:
         predictions = predict(rows, prices, progress=lambda part: track(part, description="served rows"))
         slow = measured_engine_time(prices)
         rounds, sync = fitted_engine_time(prices), fitted_engine_time(prices, measured_rounds(async_scheduling=False))
-        rounds = with_eager_floors(prices, replace(rounds, graph_limit=None))
-        sync = replace(sync, **{term: getattr(rounds, term) for term in _EAGER_FLOORS})
+        launch_seconds = with_host_launches(prices, replace(rounds, graph_limit=None)).kernel_launch_seconds
         entries.append(_rounds("vllm", prices, rounds, "async scheduling", measured_rounds()))
         entries.append(
             _rounds("vllm:sync", prices, sync, "synchronous scheduling", measured_rounds(async_scheduling=False))
         )
         entries += [_served(fit, prices, rounds, sync) for fit in engine_fits(predictions.rows)]
-        entries.append(_measured("vllm:slow-host", prices, slow.time, _slow_host_detail(slow)))
+        slow_host = _measured("vllm:slow-host", prices, slow.time, _slow_host_detail(slow))
+        entries.append(_with_launches(slow_host, launch_seconds))
         pieces = piecewise_engine_time(slow.time)
         floor = f"piecewise graphs: no step under {pieces.floor_layer_seconds * 1e3:.2f} ms per layer; else "
         entries.append(_measured("vllm:piecewise", prices, pieces, floor + _slow_host_detail(slow)))
@@ -65,8 +65,7 @@ def _rounds(name: str, prices: str, time: EngineTime, scheduling: str, engines: 
         f"{_micro(time.verify_sequence_seconds)} per verified sequence, {_micro(time.verify_token_seconds)} per draft "
         f"token, {_micro(time.draft_pass_seconds)} per draft pass; while disabled {_micro(time.off_step_seconds)} per "
         f"step and {_micro(time.off_sequence_seconds)} per sequence; fitted to {count} rounds of "
-        f"{models} {'model' if models == 1 else 'models'} on an H200 (python -m lab.validation.rounds); "
-        f"without a CUDA graph a step takes at least {_floors(time)}"
+        f"{models} {'model' if models == 1 else 'models'} on an H200 (python -m lab.validation.rounds)"
     )
     values = {term: _rounded(getattr(time, term)) for term in TERMS}
     return {
@@ -74,22 +73,17 @@ def _rounds(name: str, prices: str, time: EngineTime, scheduling: str, engines: 
         "prices": prices,
         **values,
         "layer_seconds": 0.0,
-        **{term: _rounded(getattr(time, term)) for term in _EAGER_FLOORS},
         "kind": "measured",
         "detail": detail,
     }
 
 
-_EAGER_FLOORS = (
-    "eager_floor_layer_seconds",
-    "eager_floor_moe_layer_seconds",
-    "eager_floor_recurrent_layer_seconds",
-)
-
-
-def _floors(time: EngineTime) -> str:
-    layer, moe, recurrent = (f"{getattr(time, term) * 1e3:.2f} ms" for term in _EAGER_FLOORS)
-    return f"{layer} per layer, {moe} more per MoE layer and {recurrent} more per recurrent layer"
+def _with_launches(entry: dict[str, Any], seconds: float) -> dict[str, Any]:
+    launched = (
+        f"; {seconds * 1e6:.0f} µs per kernel that the host launches, fitted to steps of vLLM 0.32 without a CUDA "
+        "graph on such a host"
+    )
+    return entry | {"kernel_launch_seconds": _rounded(seconds), "detail": entry["detail"] + launched}
 
 
 def _served(fit: EngineFit, prices: str, rounds: EngineTime, sync: EngineTime) -> dict[str, Any]:
@@ -99,7 +93,8 @@ def _served(fit: EngineFit, prices: str, rounds: EngineTime, sync: EngineTime) -
         f"{fit.engine}: {_micro(fit.layer_seconds)} per layer ({low[2] * 1e6:.0f} to {high[2] * 1e6:.0f}), "
         f"{_micro(fit.sequence_seconds)} per sequence ({low[1] * 1e6:.0f} to {high[1] * 1e6:.0f}), "
         f"{_micro(fit.step_seconds)} per step, fitted to {fit.rows} served measurements "
-        f"(ranges: any one model on one GPU left out); {round_detail}; steps without a graph not measured"
+        f"(ranges: any one model on one GPU left out); {round_detail}"
+        + ("" if fit.engine == "vllm" else "; steps without a graph not measured")
     )
     return {
         "name": "vllm:0.24" if fit.engine == "vllm" else fit.engine,
@@ -115,11 +110,11 @@ def _served(fit: EngineFit, prices: str, rounds: EngineTime, sync: EngineTime) -
 
 def _round_terms(engine: str, rounds: EngineTime, sync: EngineTime) -> tuple[dict[str, float], str]:
     """What a speculative round adds to a plain step, where no round of the engine was measured."""
-    if engine == "trtllm":
+    if engine != "sglang":  # what releases of vLLM wait more for the host: `catalog/engine_times.py`
         terms = {name: getattr(rounds, name) for name in _ROUND_TERMS}
         return terms, "rounds assumed as in vLLM 0.32 with async scheduling"
     # Plain steps overlap with scheduling, rounds do not: SGLang v0.5.6 server_args.py disables the overlap scheduler
-    # with speculation unless SpecV2 is enabled; vLLM's async scheduling excluded speculation in the same releases.
+    # with speculation unless SpecV2 is enabled.
     terms = {
         "verify_step_seconds": sync.step_seconds + sync.verify_step_seconds - rounds.step_seconds,
         "verify_sequence_seconds": sync.sequence_seconds + sync.verify_sequence_seconds - rounds.sequence_seconds,

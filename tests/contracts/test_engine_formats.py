@@ -16,10 +16,10 @@ from specmargin.decisions.schedule import DepthTable, make_schedule
 from specmargin.errors import CatalogError
 from specmargin.formats import ENGINES, find_engine
 from specmargin.formats.base import EngineConfig, ScheduleRequest, find_release
-from specmargin.formats.releases import parse_release, release
 from specmargin.formats.sglang import graph_batch_sizes
 from specmargin.modes import DRAFTERS, Parallel
 from specmargin.modes import ENGINES as ENGINE_NAMES
+from specmargin.releases import parse_release, release
 from tests.engine_readers import BY_RELEASE, READERS, trtllm_depth
 from tests.sglang_source import load
 

@@ -74,6 +74,7 @@ NOUNS = {
     "modes",
     "phrases",
     "records",
+    "releases",
     "schema",
     "sources",
     "step",

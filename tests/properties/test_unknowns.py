@@ -73,7 +73,7 @@ def pricer(
 ) -> Pricer:
     of = scenario(case)
     prices = Uncertain(inner=of.prices, spreads=spreads, factors=factors or {})
-    time = replace(of.engine_time, source=replace(of.engine_time.source, spread=engine))
+    time = replace(of.engine_time, launch_source=None, source=replace(of.engine_time.source, spread=engine))
     return Pricer(replace(of, prices=prices, engine_time=time))
 
 
@@ -132,6 +132,19 @@ def test_an_uncertain_engine_widens_the_range(case: tuple[str, str, str, int]) -
     (unknown,) = price_unknowns(pricer(case, {}, engine=0.3), BATCHES, 2)
     assert unknown.component is Component.ENGINE
     assert np.all(unknown.high - unknown.low > 0.0)
+
+
+def test_launches_with_a_source_of_their_own_move_steps_and_drafts_together() -> None:
+    """A draft model without graphs: both ends of the range, priced anew."""
+    of = scenario(CASES[2])
+    assert of.engine_time.launch_source is not None
+    spread, batches, depth = of.engine_time.launch_source.spread, [1], 2
+    unknowns = {each.component: each for each in price_unknowns(Pricer(of), batches, depth)}
+    unknown = unknowns[Component.LAUNCHES]
+    times = [of.engine_time.with_launches(float(np.exp(side * spread))) for side in (0, -1, 1)]
+    here, less, more = (Pricer(replace(of, engine_time=t)).grid(batches, depth).speedup[:, depth] for t in times)
+    np.testing.assert_allclose(unknown.low, np.log(more / here), atol=1e-9)
+    np.testing.assert_allclose(unknown.high, np.log(less / here), atol=1e-9)
 
 
 def test_parts_of_a_component_are_weighted_by_their_time() -> None:

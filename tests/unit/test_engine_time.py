@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from specmargin.decisions.plan import make_plan
 from specmargin.decisions.setting import Setting
 from specmargin.errors import CatalogError, ScenarioError
 from specmargin.hardware.layout import Layout
+from specmargin.prices.launches import Graph
 from specmargin.prices.model import EngineTime
 from specmargin.prices.work import Component
 from specmargin.step import Step
@@ -49,26 +51,58 @@ def test_graphs_of_pieces_have_a_floor_and_not_an_addition() -> None:
 
 
 def test_a_step_without_a_graph_takes_the_launches_of_its_kernels() -> None:
-    """10 kernels per layer of grouped attention, 100 µs each. MLA has 7 more, 12 beside prompts; 2 all-reduces."""
-    time = EngineTime(graph_limit=1, eager_floor_layer_seconds=1e-3, eager_floor_moe_layer_seconds=5e-4)
+    """10 kernels per layer, 100 µs each; 11 more with experts; MLA has 7 more, 12 with prompts beside decoding."""
+    time = EngineTime(graph_limit=1, kernel_launch_seconds=1e-4)
     grouped = bundled_model("qwen3-30b-a3b").layer_counts
-    assert time.eager_floor_seconds(grouped) == pytest.approx(48e-3 + 48 * 5e-4)
-    assert time.eager_floor_seconds(grouped, mixed=True) == time.eager_floor_seconds(grouped)
+    without = partial(time.floor_seconds, Graph.COMPILED)
+    assert without(grouped) == pytest.approx(48 * 2.1e-3)
+    assert without(grouped, mixed=True) == without(grouped)
     latent = bundled_model("deepseek-v3").layer_counts  # 61 layers, 58 of them MoE
-    experts = 58 * 5e-4
-    assert time.eager_floor_seconds(latent) == pytest.approx(61 * 1.7e-3 + experts)
-    assert time.eager_floor_seconds(latent, mixed=True) == pytest.approx(61 * 2.2e-3 + experts)
-    assert time.eager_floor_seconds(latent.over(8)) == pytest.approx(61 * 1.9e-3 + experts)
+    experts = 58 * 1.1e-3
+    assert without(latent) == pytest.approx(61 * 1.7e-3 + experts)
+    assert without(latent, mixed=True) == pytest.approx(61 * 2.2e-3 + experts)
+    assert without(latent.over(8)) == pytest.approx(61 * 1.9e-3 + experts)
     assert latent.over(1) == latent
 
 
 def test_prompts_beside_decoding_sequences_take_longest_to_launch() -> None:
     """MLA runs the two apart; a single prompt and sequence take no time beside their launches."""
-    time = EngineTime(graph_limit=1, eager_floor_layer_seconds=1.0)
+    time = EngineTime(graph_limit=1, kernel_launch_seconds=0.1)
     deepseek = pricer("deepseek-v3", "h200", engine_time=time, layout=Layout(gpus=8))
     prompts, decoding = Step.prompts(tokens=16), Step.uniform(batch=4, context=64.0)
     seconds = [float(deepseek.verify(step).total_seconds) for step in (prompts, decoding, decoding.joined(prompts))]
-    assert seconds == pytest.approx([61 * 1.9, 61 * 1.9, 61 * 2.4])
+    experts = 58 * 1.1
+    assert seconds == pytest.approx([61 * 1.9 + experts, 61 * 1.9 + experts, 61 * 2.4 + experts])
+
+
+def test_each_kind_of_step_has_a_graph_of_its_own() -> None:
+    """5 launches of each of 48 attention layers in piecewise graphs, 1 ms each; 21 without a graph."""
+    time = EngineTime(graph_limit=512, kernel_launch_seconds=1e-3, verify_graph=Graph.PIECEWISE)
+    timed, bare = (pricer("qwen3-30b-a3b", drafter="eagle", engine_time=t) for t in (time, EngineTime()))
+    plain, verify = (Step.uniform(batch=1, depth=depth, context=64.0) for depth in (0, 3))
+    assert float(timed.verify(plain).total_seconds) == pytest.approx(float(bare.verify(plain).total_seconds))
+    assert float(timed.verify(verify).total_seconds) == pytest.approx(48 * 5e-3)
+    assert timed.grid([1], 3).verify_seconds[0, 1:] == pytest.approx([48 * 5e-3] * 3)
+    prompts = pricer("qwen3-30b-a3b", engine_time=replace(time, prompt_graph=Graph.PIECEWISE))
+    assert float(prompts.verify(Step.prompts(tokens=64)).total_seconds) == pytest.approx(48 * 5e-3)
+    assert float(prompts.verify(Step.prompts(tokens=600)).total_seconds) == pytest.approx(48 * 21e-3)
+
+
+def test_draft_passes_wait_for_their_launches() -> None:
+    """One layer of an EAGLE head in piecewise graphs, 5 launches and 10 more outside, 1 ms each; 3 passes."""
+    time = EngineTime(
+        kernel_launch_seconds=1e-3,
+        first_draft_graph=Graph.PIECEWISE,
+        draft_graph=Graph.COMPILED,
+        draft_launches=10.0,
+    )
+    timed = pricer("qwen3-30b-a3b", drafter="eagle", engine_time=time)
+    assert timed.grid([1], 3).draft_seconds[0] == pytest.approx([0.0, 15e-3, 35e-3, 55e-3])
+    drafting = timed.draft_ledger(1, 3)
+    assert drafting is not None
+    assert float(drafting.total_seconds) == pytest.approx(55e-3)
+    verify = timed.verify(Step.uniform(batch=1, depth=3, context=64.0))
+    assert not any(line.component is Component.LAUNCHES for line in verify.components)
 
 
 def test_a_plan_never_steps_over_the_limit_unasked() -> None:

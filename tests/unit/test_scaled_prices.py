@@ -9,7 +9,7 @@ import pytest
 
 from specmargin.architecture.precision import PRECISIONS
 from specmargin.catalog.lookup import find_device, find_model
-from specmargin.catalog.prices import find_prices, law_book, measured_devices
+from specmargin.catalog.prices import find_prices, law_book, measured_devices, scaled_prices
 from specmargin.errors import CatalogError
 from specmargin.modes import RooflineForm
 from specmargin.prices.adjusted import AdjustedPrices
@@ -146,3 +146,32 @@ def test_what_can_be_asked() -> None:
     assert find_prices(None, far, "vllm", PER_COMPONENT).name == "datasheet"
     with pytest.raises(CatalogError, match="no measured GPU is near"):
         find_prices("scaled", far, "vllm", PER_COMPONENT)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "weights", "n", "k", "published"),
+    [
+        ("mi300x", "fp8", 1280, 8192, 10.7e-6),  # ROCm/aiter pull request 1092, preshuffled weights
+        ("mi355x", "bf16", 1536, 7168, 22e-6),  # SemiAnalysisAI/InferenceX issue 871, in SGLang at 64 positions
+        ("mi355x", "bf16", 256, 7168, 6e-6),
+    ],
+)
+def test_amd_instinct_gemms_are_near_published_ones(gpu: str, weights: str, n: int, k: int, published: float) -> None:
+    """Within a factor of two: other kernels and other releases; NVIDIA's laws, scaled, are not nearer."""
+    prices = scaled_prices(find_device(gpu), "sglang")
+    assert isinstance(prices, SiliconPrices)
+    entry = prices.book.gemm("sglang", weights)
+    assert entry is not None
+    assert entry.source_kind is SourceKind.SILICON
+    assert entry.spread > 0.0
+    seconds = float(entry.law.seconds(gemm_terms(np.array(64.0 if weights == "bf16" else 1.0), n, k, entry.dtype)))
+    assert published / 2.0 <= seconds <= published * 2.0
+
+
+def test_what_aiter_has_not_timed_comes_from_other_gpus() -> None:
+    """MI325X: AITER's laws of its generation, scaled; attention and GatedDeltaNet from an NVIDIA GPU."""
+    prices = scaled_prices(find_device("mi325x"), "vllm")
+    assert isinstance(prices, SiliconPrices)
+    gemm, state = prices.book.gemm("vllm", "fp8-block"), prices.book.delta_net("vllm")
+    assert gemm is not None and "mi300x scaled to mi325x" in gemm.origin
+    assert state is not None and "AITER" not in state.origin

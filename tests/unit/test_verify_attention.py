@@ -19,7 +19,7 @@ from specmargin.prices.attention_kernels import AttentionKernel, Queries, attent
 from specmargin.prices.model import PriceModel
 from specmargin.prices.roofline import Roofline
 from specmargin.prices.triton_mla import triton_mla_price
-from specmargin.prices.verify_attention import EngineAttention, has_other_kernels, walk_seconds_per_element
+from specmargin.prices.verify_attention import EngineAttention, flash_2_walk, has_other_kernels
 from specmargin.prices.work import Component, Work
 from specmargin.step import Step
 
@@ -146,7 +146,29 @@ WALKS = [
 
 @pytest.mark.parametrize(("gpu", "head", "measured"), WALKS)
 def test_a_walk_takes_what_public_rows_show(gpu: str, head: int, measured: float) -> None:
-    assert walk_seconds_per_element(bundled_device(gpu)) * 2 * head * 1e9 == pytest.approx(measured, rel=0.2)
+    assert flash_2_walk(bundled_device(gpu)).seconds(2 * head) * 1e9 == pytest.approx(measured, rel=0.2)
+
+
+#: Nanoseconds per token of Triton's kernels: the H200's at 32,768 tokens, 4 queries, batch 1 (vLLM 0.32,
+#: lab/gpu/verify_kernels.py); L40S and RTX PRO 6000 as above; SGLang 0.5.14 on L40S and H200 as above.
+TRITON_WALKS = [
+    ("vllm", "sm_120", 128, 46.4),
+    ("vllm", "sm_120", 256, 59.7),
+    ("vllm", "sm_89", 192, 44.8),
+    ("vllm", "sm_120", 192, 50.6),
+    ("vllm", "gfx1201", 256, 173.0),
+    ("sglang", "sm_89", 64, 25.5),
+    ("sglang", "sm_89", 192, 55.5),
+    ("sglang", "sm_89", 512, 70.3),
+]
+
+
+@pytest.mark.parametrize(("engine", "generation", "head", "measured"), TRITON_WALKS)
+def test_triton_walks_take_what_was_measured(engine: str, generation: str, head: int, measured: float) -> None:
+    attention = GroupedAttention(heads=8, kv_heads=1, key_dim=head, value_dim=head, sinks=True)
+    walk = kernel(engine, generation, attention).walk
+    assert walk is not None
+    assert walk.seconds(2 * head) * 1e9 == pytest.approx(measured, rel=0.25)
 
 
 def test_unsplit_attention_on_rtx_3090_as_published() -> None:
@@ -162,7 +184,8 @@ def test_the_time_of_a_walk_does_not_depend_on_queries_or_few_sequences() -> Non
     two = seconds(prices, QWEN, batch=1, queries=2, context=32_768)
     assert seconds(prices, QWEN, batch=1, queries=8, context=32_768) == pytest.approx(two, rel=0.01)
     assert seconds(prices, QWEN, batch=4, queries=2, context=32_768) == pytest.approx(two, rel=0.01)
-    assert seconds(prices, QWEN, batch=9, queries=2, context=32_768) == pytest.approx(two * 9 * 24 / 108, rel=0.01)
+    nine = seconds(prices, QWEN, batch=9, queries=2, context=32_768)
+    assert nine == pytest.approx(1.7 * two, rel=0.01)  # 216 blocks on 108 SMs, 0.85 of the time each
 
 
 def test_a_window_bounds_the_walk() -> None:
@@ -182,6 +205,31 @@ def test_triton_mla_takes_what_module_rows_show(batch: int, context: int, millis
     rows = Step.uniform(batch=batch, context=context)
     price = triton_mla_price(bundled_device("rtx-pro-6000"), attention, rows, kv=BF16, ranks=1)
     assert float(price.seconds) * 1e3 == pytest.approx(milliseconds, rel=0.2)
+
+
+#: Microseconds of vLLM 0.32's Triton MLA on an H200 (lab/gpu/verify_kernels.py): batch, queries, context, heads.
+H200_ROWS = [
+    (1, 1, 1024, 8, 52),
+    (1, 8, 1024, 8, 52),
+    (8, 4, 8192, 8, 172),
+    (32, 1, 8192, 8, 185),
+    (1, 8, 32_768, 16, 186),
+    (8, 1, 32_768, 16, 204),
+    (1, 1, 131_072, 16, 159),
+    (8, 8, 131_072, 8, 4944),
+    (4, 2, 131_072, 128, 4451),
+    (8, 1, 131_072, 128, 4451),
+]
+
+
+@pytest.mark.parametrize(("batch", "queries", "context", "heads", "microseconds"), H200_ROWS)
+def test_triton_mla_takes_what_an_h200_takes(
+    batch: int, queries: int, context: int, heads: int, microseconds: float
+) -> None:
+    attention = LatentAttention(heads=heads, latent_dim=512, rope_dim=64)
+    rows = Step.uniform(batch=batch, depth=queries - 1, context=context).flattened()
+    price = triton_mla_price(bundled_device("h200"), attention, rows, kv=BF16, ranks=1)
+    assert float(price.seconds) * 1e6 == pytest.approx(microseconds, rel=0.25)
 
 
 @given(
@@ -248,6 +296,17 @@ def test_one_ragged_batch_is_one_launch() -> None:
     price = adjusted("a100").price([attention_work(QWEN, step)])[0]
     alone = adjusted("a100").price([attention_work(QWEN, Step.uniform(batch=1, depth=1, context=65_536.0))])[0]
     assert float(price.seconds) == pytest.approx(float(alone.seconds), rel=0.01)
+
+
+def test_a_prompt_in_the_same_launch_takes_away_the_splits_of_decoding_sequences() -> None:
+    decode, prompt = Step.uniform(batch=4, context=32_768), Step.prompts(tokens=512)
+    for gpu, longer in (("a100", 3.0), ("h200", 0.999)):  # FlashAttention 2; 3
+        prices = adjusted(gpu)
+        mixed = float(prices.price([attention_work(QWEN, decode.joined(prompt))])[0].seconds)
+        alone = float(prices.price([attention_work(QWEN, decode)])[0].seconds)
+        read = float(prices.inner.price([attention_work(QWEN, prompt)])[0].seconds)
+        assert mixed >= longer * (alone + read)
+        assert mixed <= 3.0 * longer * (alone + read)
 
 
 def test_arrays_keep_their_shape() -> None:

@@ -163,7 +163,9 @@ def fitted_engine_time(prices: str, rounds: list[MeasuredRounds] | None = None) 
         f_scale=_TOLERANCE,
     )
     # A bound that holds leaves a fraction of a nanosecond.
-    values = {name: 0.0 if term < 1e-4 else float(term) * 1e-3 for name, term in zip(TERMS, fit.x, strict=True)}
+    values: dict[str, Any] = {
+        name: 0.0 if term < 1e-4 else float(term) * 1e-3 for name, term in zip(TERMS, fit.x, strict=True)
+    }
     source = Source(kind=SourceKind.MEASURED, detail=f"{_document()['engine']}; {_document()['gpu']}")
     return EngineTime(**values, graph_limit=GRAPH_LIMIT, source=source)
 

@@ -17,7 +17,9 @@ import numpy as np
 from lab import DATA
 from lab.validation.rounds.measured import RoundLine, fitted_engine_time, measured_rounds, round_line, round_pricer
 from lab.validation.rounds.measured import predicted_seconds as predicted_rounds
+from specmargin.architecture.types import LayerCounts
 from specmargin.catalog.lookup import bundled_model
+from specmargin.prices.launches import Graph, launches
 from specmargin.prices.model import EngineTime
 from specmargin.step import BoolArray, FloatArray, Step
 
@@ -88,7 +90,7 @@ def prompt_lines() -> Iterator[RoundLine]:
     """Steps without a graph, by whether the host or the kernels take longer. The host's times are fitted to them."""
     for source in ("tables", "laws"):
         terms = replace(fitted_engine_time(source), graph_limit=None)
-        time = replace(with_eager_floors(source, terms), graph_limit=_GRAPH_LIMIT)
+        time = replace(with_host_launches(source, terms), graph_limit=_GRAPH_LIMIT)
         errors, host_bound = [], []
         for steps in measured_prompts():
             eager, kernels = ~steps.captured, predicted_seconds(steps, source, terms)
@@ -102,20 +104,25 @@ def prompt_lines() -> Iterator[RoundLine]:
 # --- engine time ---
 
 
-def with_eager_floors(prices: str, time: EngineTime) -> EngineTime:
-    """Host time per layer, and more per MoE and per recurrent layer: one number from each of three models."""
-    dense, moe, hybrid = (_host_seconds(name, prices, time) for name in (_DENSE, _MOE, _HYBRID))
-    layer = dense / bundled_model(_DENSE).layers
-    counts = bundled_model(_MOE).layer_counts
-    moe_layer = max(moe - layer * counts.layers, 0.0) / counts.moe_layers
-    counts = bundled_model(_HYBRID).layer_counts
-    rest = hybrid - layer * counts.layers - moe_layer * counts.moe_layers
-    return replace(
-        time,
-        eager_floor_layer_seconds=layer,
-        eager_floor_moe_layer_seconds=moe_layer,
-        eager_floor_recurrent_layer_seconds=max(rest, 0.0) / counts.recurrent_layers,
-    )
+def with_host_launches(prices: str, time: EngineTime) -> EngineTime:
+    """The host's time per launch, from steps of a dense model without a graph: its layers are the unit of a launch.
+
+    What MoE and GatedDeltaNet layers launch more (`prices/launches.py`) was counted in this unit (`counted_launches`).
+    """
+    counts = bundled_model(_DENSE).layer_counts
+    seconds = _host_seconds(_DENSE, prices, time) / launches(Graph.COMPILED, counts)
+    return replace(time, kernel_launch_seconds=seconds, prompt_graph=Graph.PIECEWISE)
+
+
+def counted_launches(prices: str, time: EngineTime) -> tuple[float, float]:
+    """Launches that an MoE layer and a GatedDeltaNet layer add to a dense layer's, on this host."""
+    seconds = with_host_launches(prices, time).kernel_launch_seconds
+    moe, hybrid = (bundled_model(name).layer_counts for name in (_MOE, _HYBRID))
+    dense = launches(Graph.COMPILED, LayerCounts(layers=1))
+    more = _host_seconds(_MOE, prices, time) / seconds - dense * moe.layers
+    rest = _host_seconds(_HYBRID, prices, time) / seconds - dense * hybrid.layers
+    per_expert_layer = more / moe.moe_layers
+    return per_expert_layer, (rest - per_expert_layer * hybrid.moe_layers) / hybrid.recurrent_layers
 
 
 def _host_seconds(model: str, prices: str, time: EngineTime) -> float:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from specmargin.acceptance.early_stop import EarlyStop
 from specmargin.acceptance.survival import Survival
 from specmargin.answers.request_schema import ScenarioRequest
-from specmargin.architecture.precision import precision_named
+from specmargin.architecture.precision import Precision, precision_named
 from specmargin.architecture.types import Architecture
 from specmargin.catalog.drafters import (
     DraftChoice,
@@ -16,7 +16,8 @@ from specmargin.catalog.drafters import (
     find_drafter,
     find_early_stop,
 )
-from specmargin.catalog.engine_times import NO_ENGINE_TIME, find_engine_time
+from specmargin.catalog.engine_releases import Run
+from specmargin.catalog.engine_times import NO_ENGINE_TIME, find_engine_time, named_release
 from specmargin.catalog.lookup import find_device, find_model
 from specmargin.catalog.prices import find_prices
 from specmargin.catalog.routing_profiles import find_routing
@@ -24,6 +25,7 @@ from specmargin.decisions.pricer import Pricer
 from specmargin.decisions.scenario import Scenario
 from specmargin.errors import CatalogError, ScenarioError
 from specmargin.formats import find_engine
+from specmargin.hardware.device import Device
 from specmargin.hardware.layout import Layout
 from specmargin.prices.measured import MeasuredPrices
 from specmargin.prices.model import EngineTime, PriceModel
@@ -48,16 +50,21 @@ def scenarios_of(request: ScenarioRequest) -> list[tuple[DraftChoice, Scenario]]
     target = find_model(request.model, weights=precision_named(request.weights) if request.weights else None)
     choices = _drafters(request, target)
     device, engine = find_device(request.gpu), find_engine(request.engine)
-    prices = find_prices(request.prices, device, engine.name, request.form)
+    release = named_release(request.engine_time, engine.name)
+    prices = find_prices(request.prices, device, engine.name, request.form, release=release)
     layout = Layout(gpus=request.gpus, parallel=request.parallel)
     steps = prices if isinstance(prices, MeasuredPrices) else None
     if steps is not None:
         steps.check(target, layout)
+    kv = precision_named(request.kv_cache) if request.kv_cache else None
     graph_limit = engine.graph_limit(device) if steps is None else steps.engine_time.graph_limit
-    engine_time = replace(
-        _engine_time(request, prices, engine.name),
-        graph_limit=graph_limit if request.graph_limit is None else request.graph_limit,
-    )
+    engine_times = [
+        replace(
+            _engine_time(request, prices, engine.name, _run(target, device, kv, choice)),
+            graph_limit=graph_limit if request.graph_limit is None else request.graph_limit,
+        )
+        for choice in choices
+    ]
     survival_by_choice = [find_acceptance(request.acceptance, choice, target) for choice in choices]
     return [
         (
@@ -75,11 +82,11 @@ def scenarios_of(request: ScenarioRequest) -> list[tuple[DraftChoice, Scenario]]
                 context=float(request.context),
                 engine_time=engine_time,
                 draft_time=None if steps is None else steps.draft_time,
-                kv=precision_named(request.kv_cache) if request.kv_cache else None,
+                kv=kv,
                 memory_utilization=request.memory_utilization,
             ),
         )
-        for choice, survival in zip(choices, survival_by_choice, strict=True)
+        for choice, survival, engine_time in zip(choices, survival_by_choice, engine_times, strict=True)
     ]
 
 
@@ -112,18 +119,24 @@ def early_stop_of(request: ScenarioRequest, choice: DraftChoice, survival: Survi
 
 
 def _drafters(request: ScenarioRequest, target: Architecture) -> list[DraftChoice]:
+    weights = precision_named(request.draft_weights) if request.draft_weights else None
+    vocabulary = request.draft_vocabulary
     if request.drafter == ALL_DRAFTERS:
-        return available_drafters(target)
+        return available_drafters(target, weights=weights, vocabulary=vocabulary)
     default = "mtp" if target.draft_head is not None else "eagle"
-    return [find_drafter(request.drafter or default, target)]
+    return [find_drafter(request.drafter or default, target, weights=weights, vocabulary=vocabulary)]
 
 
-def _engine_time(request: ScenarioRequest, prices: PriceModel, engine: str) -> EngineTime:
+def _run(target: Architecture, device: Device, kv: Precision | None, choice: DraftChoice) -> Run:
+    return Run(target=target, device=device, kv=kv or target.kv_precision, drafter=choice.kind)
+
+
+def _engine_time(request: ScenarioRequest, prices: PriceModel, engine: str, run: Run) -> EngineTime:
     """Engine time of the measurement or of the catalog, overridden by the times that the user gave."""
     if isinstance(prices, MeasuredPrices) and request.engine_time is None:
         base = prices.engine_time
     else:
-        base = find_engine_time(request.engine_time, engine=engine, prices=prices.name)
+        base = find_engine_time(request.engine_time, engine=engine, prices=prices.name, run=run)
     given = {name: (getattr(request, field), scale) for name, (field, scale) in ENGINE_TIMES.items()}
     overrides = {name: value * scale for name, (value, scale) in given.items() if value is not None}
     if not overrides:

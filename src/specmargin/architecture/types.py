@@ -77,12 +77,13 @@ def total_bytes(matrices: Iterable[Matrix], ranks: int = 1) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockSelection:
-    """Block-sparse attention (MiniMax M3): an indexer scores blocks, each query reads its top ones."""
+    """Block-sparse attention (MiniMax M3, Qwen3.8-Flash-Next): each query reads the best blocks of an indexer."""
 
     index_heads: int
     index_dim: int
     block_tokens: int
     top_blocks: int
+    key_tokens: int = 1  # tokens that one key of the indexer stands for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -281,6 +282,18 @@ class LayerCounts:
         return replace(self, all_reduces=2 * self.layers if ranks > 1 else 0)
 
 
+def layer_counts(groups: tuple[LayerGroup, ...]) -> LayerCounts:
+    def count(kinds: type | tuple[type, ...]) -> int:
+        return sum(group.count for group in groups if isinstance(group.layer.attention, kinds))
+
+    return LayerCounts(
+        layers=sum(group.count for group in groups),
+        moe_layers=sum(group.count for group in groups if group.layer.experts is not None),
+        recurrent_layers=count(LinearAttention),
+        latent_layers=count((LatentAttention, CompressedAttention)),
+    )
+
+
 @dataclass(frozen=True, kw_only=True)
 class Architecture:
     """A text model. Vision and audio towers are not priced."""
@@ -305,11 +318,7 @@ class Architecture:
 
     @property
     def layer_counts(self) -> LayerCounts:
-        recurrent = sum(g.count for g in self.groups if isinstance(g.layer.attention, LinearAttention))
-        compressed = (LatentAttention, CompressedAttention)
-        latent = sum(g.count for g in self.groups if isinstance(g.layer.attention, compressed))
-        moe = sum(group.count for group, _ in self.expert_groups)
-        return LayerCounts(layers=self.layers, moe_layers=moe, recurrent_layers=recurrent, latent_layers=latent)
+        return layer_counts(self.groups)
 
     @cached_property
     def expert_groups(self) -> tuple[tuple[LayerGroup, ExpertBlock], ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -36,6 +37,9 @@ KINDS = ("datasheet", "scaled", "laws", "tables")
 SCHEMA = "specmargin.laws/1"
 _LAWS = "laws.json"
 PROMPT_LAWS = "prompt_laws.json"  # of attention modules that read prompts; in the form of the others
+_AMD_LAWS = "amd_laws.json"
+_AITER = {"gfx950": "mi355x", "gfx942": "mi300x"}  # the GPU of each generation whose kernels AITER's tables time
+_AITER_SPREADS = {"gemm": 0.2, "experts": 0.2}  # sorting and quantization around them, and engines without AITER
 _ENDING = ".prices.json"
 _WRITERS = "`specmargin measure gpu` and `specmargin measure vllm` write such files"
 _KINDS = {str: "text", dict: "an object", list: "a list"}
@@ -62,7 +66,7 @@ def scaled_prices(device: Device, engine: str, *, without: Collection[str] = ())
     """Laws of the nearest measured devices (none of `without`), scaled to this one; None where none is near."""
     if nearest_device(device, [other for other in measured_devices() if other.name not in without]) is None:
         return None
-    own, *others = _scaled_books(device, without)
+    own, *others = (*_amd_books(device), *_scaled_books(device, without))
     fallback = Roofline(device=device, form=RooflineForm.PER_COMPONENT)
     return SiliconPrices(name="scaled", engine=engine, book=_shelf(device, own, others), fallback=fallback)
 
@@ -73,6 +77,21 @@ def _scaled_books(device: Device, without: Collection[str] = ()) -> list[LawBook
     spreads = _scaled_spreads()
     books = ((other, law_book(other)) for other in others)
     return [scaled_book(book, other, device, spreads) for other, book in books if book is not None]
+
+
+def _amd_books(device: Device) -> list[LawBook]:
+    """AITER's laws for AMD Instinct: of the GPU itself if it has them, then of the other one, scaled."""
+    if device.architecture not in _AITER:
+        return []
+    measured = [bundled_device(name) for name in dict.fromkeys(_AITER.values())]
+    own = [_amd_book(other) for other in measured if other.name == device.name]
+    others = by_distance(device, measured)
+    return own + [scaled_book(_amd_book(other), other, device, _AITER_SPREADS) for other in others]
+
+
+def _amd_book(device: Device) -> LawBook:
+    """vLLM runs these kernels with VLLM_ROCM_USE_AITER=1, and others without."""
+    return replace(LawBook.from_json(device.name, read_bundled(_AMD_LAWS)), spreads=_AITER_SPREADS)
 
 
 def _shelf(device: Device, own: LawBook, others: Sequence[LawBook]) -> LawShelf:
@@ -93,13 +112,18 @@ def _scaled_spreads() -> dict[str, float]:
     return {name: entry["spread"] for name, entry in families.items()}
 
 
-def find_prices(spec: str | None, device: Device, engine: str, form: RooflineForm) -> PriceModel:
-    """None: the best prices for this device. Only a roofline has a form; measured prices are always by component."""
+def find_prices(
+    spec: str | None, device: Device, engine: str, form: RooflineForm, *, release: tuple[int, ...] | None = None
+) -> PriceModel:
+    """None: the best prices for this device. Only a roofline has a form; measured prices are always by component.
+
+    `release`: of the engine, by which it chooses attention kernels; None: the newest.
+    """
     prices = _find_kernels(spec, device, engine, form)
     if form is not RooflineForm.PER_COMPONENT or isinstance(prices, MeasuredPrices):
         return prices
     if spec != "datasheet" and has_other_kernels(engine, device):
-        prices = EngineAttention(inner=prices, device=device, engine=engine)
+        prices = EngineAttention(inner=prices, device=device, engine=engine, release=release)
     if engine == "llamacpp":
         return LlamaCppPrices(inner=prices, device=device)
     if engine == "vllm" and has_hybrid_kernels(device):

@@ -92,9 +92,9 @@ def _verify_by_kind(pricer: Pricer, batches: FloatArray, depths: IntArray) -> di
         pricer.verify(Step.uniform(batch=batches, depth=depths + extra, context=pricer.scenario.context))
         for extra in (0, 1)
     )
-    later = {line.component: line.seconds for line in more.components}
+    before, later = ({line.component: line.seconds for line in price.components} for price in (now, more))
     seconds: dict[str, FloatArray] = {kind: np.zeros(batches.size) for kind in KINDS}
-    for line in now.components:
-        added = np.asarray(later.get(line.component, 0.0) - line.seconds) / batches
-        seconds[_KIND_OF[line.component]] = seconds[_KIND_OF[line.component]] + added
+    for component in before | later:
+        added = np.asarray(later.get(component, 0.0) - before.get(component, 0.0)) / batches
+        seconds[_KIND_OF[component]] = seconds[_KIND_OF[component]] + added
     return seconds

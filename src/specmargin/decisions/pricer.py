@@ -60,8 +60,10 @@ class Pricer:
         return self.with_graph_limit(None)
 
     def without_launches(self) -> Pricer:
-        """With a CUDA graph for every step, and no step that waits for the host to launch its pieces."""
-        engine_time = replace(self.scenario.engine_time, graph_limit=None, floor_layer_seconds=0.0)
+        """With a CUDA graph for every step, and no step that waits for the host's launches; drafting as it is."""
+        engine_time = replace(
+            self.scenario.engine_time, graph_limit=None, floor_layer_seconds=0.0, kernel_launch_seconds=0.0
+        )
         return self._sharing(replace(self.scenario, engine_time=engine_time))
 
     def under_uniform_routing(self) -> Pricer:
@@ -165,10 +167,15 @@ class Pricer:
         more, more_local = step.one_position_more(ranks), step.divided(ranks).one_position_more()
         return self.verify(step), roomier.verify(more, more_local)
 
-    def draft_seconds(self, batch: ArrayLike, depth: ArrayLike, context: ArrayLike) -> FloatArray:
-        """Seconds of drafting `depth` tokens for each of `batch` sequences."""
+    def draft_seconds(
+        self, batch: ArrayLike, depth: ArrayLike, context: ArrayLike, *, launch_factor: float = 1.0
+    ) -> FloatArray:
+        """Seconds of drafting `depth` tokens for each of `batch` sequences, if launches take so many times as long."""
         sizes, depths, tokens = (np.asarray(values, dtype=np.float64) for values in (batch, depth, context))
-        return self._memo.drafting.seconds(self.scenario.drafter, batch=sizes, depth=depths, context=tokens)
+        drafting = self._memo.drafting
+        if launch_factor != 1.0:
+            drafting = replace(drafting, engine_time=drafting.engine_time.with_launches(launch_factor))
+        return drafting.seconds(self.scenario.drafter, batch=sizes, depth=depths, context=tokens)
 
     def draft_ledger(self, batch: ArrayLike, depth: ArrayLike, context: ArrayLike | None = None) -> StepPrice | None:
         """The components of drafting, at depths from 1 on; None where drafting costs nothing."""

@@ -20,7 +20,8 @@ from specmargin.sources import Source, weakest
 from specmargin.step import ArrayLike, FloatArray, Step
 
 DRAFTING = "drafting"
-_ENGINE = (Component.LAYERS, Component.ENGINE, Component.LAUNCHES)  # one source: the engine's time
+_ENGINE = (Component.LAYERS, Component.ENGINE)  # one source: the engine's time
+_NOISE = 1e-9  # of sums in another order
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,12 +33,17 @@ class PriceUnknown:
     low: FloatArray  # 0 or less
     high: FloatArray  # 0 or more
 
+    @property
+    def moves(self) -> bool:
+        return bool(np.any(self.high - self.low > _NOISE))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundLedger:
     """A plain step and a round at the same points, by component."""
 
     pricer: Pricer
+    points: tuple[FloatArray, FloatArray, FloatArray]  # batch, depth and context
     local: Step  # what one engine process sees of both steps
     target: StepPrice  # without launches; on the last axis the plain step and the verify step
     draft: StepPrice | None
@@ -51,6 +57,7 @@ class RoundLedger:
         step = Step.uniform(batch=sizes[..., np.newaxis], depth=both, context=tokens[..., np.newaxis])
         return cls(
             pricer=pricer,
+            points=(sizes, depths, tokens),
             local=step.divided(pricer.scenario.layout.sequence_ranks),
             target=pricer.without_launches().verify(step),
             draft=pricer.draft_ledger(sizes, depths, tokens),
@@ -64,15 +71,17 @@ class RoundLedger:
     def unknowns(self) -> tuple[PriceUnknown, ...]:
         """Components whose price is uncertain by itself."""
         lines = [line for line in (*self.target.components, *self._draft_lines) if np.any(line.spread)]
+        lines = [line for line in lines if line.component is not Component.LAUNCHES]
         found: dict[Component, list[ComponentPrice]] = {}
         for line in lines:
             found.setdefault(_group(line.component), []).append(line)
-        if self.pricer.scenario.engine_time.source.spread:
-            found.setdefault(Component.ENGINE, [])
-        return tuple(self._unknown(component, of) for component, of in found.items())
+        if self.pricer.scenario.engine_time.launched.spread:
+            found.setdefault(self._launching, [])
+        unknowns = (self._unknown(component, of) for component, of in found.items())
+        return tuple(each for each in unknowns if each.component is not Component.LAUNCHES or each.moves)
 
     def _unknown(self, component: Component, lines: Sequence[ComponentPrice]) -> PriceUnknown:
-        engine = [self.pricer.scenario.engine_time.source] if component is Component.ENGINE else []
+        engine = [self.pricer.scenario.engine_time.launched] if component is self._launching else []
         before = self._log_speedup(None, 0)
         moves = np.stack([self._log_speedup(component, side) - before for side in (-1, 1)])
         return PriceUnknown(
@@ -88,10 +97,20 @@ class RoundLedger:
         rest = _total(self.target.components, component, side, self.local.positions.shape)
         draft = _total(self._draft_lines, component, side, rest.shape[:-1])
         engine = scenario.engine_time
-        if component is Component.ENGINE:  # the floor itself moves, not what it exceeds the kernels by
-            engine = engine.with_launches(float(np.exp(side * engine.source.spread)))
+        if component is self._launching:  # the floor itself moves, not what it exceeds the kernels by
+            factor = float(np.exp(side * engine.launched.spread))
+            engine = engine.with_launches(factor)
+            draft = draft + self._draft_seconds(factor) - self._draft_seconds(1.0)
         steps = rest + engine.launch_seconds(self.local, scenario.layer_counts, rest)
         return np.asarray(np.log(steps[..., 0] / round_seconds(scenario.drafter, steps[..., 1], draft)))
+
+    @property
+    def _launching(self) -> Component:
+        """Launches are uncertain with the engine's other times, unless they have a source of their own."""
+        return Component.ENGINE if self.pricer.scenario.engine_time.launch_source is None else Component.LAUNCHES
+
+    def _draft_seconds(self, launch_factor: float) -> FloatArray:
+        return self.pricer.draft_seconds(*self.points, launch_factor=launch_factor)
 
     def growth(self) -> dict[str, FloatArray]:
         """Seconds by which each component of the round exceeds the plain step; drafting is one of them."""
@@ -119,6 +138,7 @@ def _total(
 ) -> FloatArray:
     total = np.zeros(shape)
     for line in lines:
-        factor = np.exp(side * line.spread) if _group(line.component) is component else 1.0
+        moves = _group(line.component) is component and component is not Component.LAUNCHES
+        factor = np.exp(side * line.spread) if moves else 1.0
         total = total + factor * line.seconds
     return total

@@ -15,10 +15,10 @@ from typing import ClassVar
 
 from specmargin.decisions.schedule import DepthTable, Schedule
 from specmargin.errors import CatalogError
-from specmargin.formats.releases import Release, Releases
 from specmargin.formats.rules import DepthRule, choose, extended, pays, slots
 from specmargin.hardware.device import Device
 from specmargin.modes import Parallel
+from specmargin.releases import Release, Releases
 
 SUBSETS = {"throughput_1k": 1024, "throughput_2k": 2048, "throughput_8k": 8192, "throughput_16k": 16_384}
 SUBSETS |= {"throughput_32k": 32_768}

@@ -21,9 +21,9 @@ from itertools import chain
 from specmargin.decisions.schedule import Schedule
 from specmargin.errors import ScheduleError
 from specmargin.formats.base import Benchmark, Command, EngineConfig, EngineFormat, Launch, ScheduleRequest
-from specmargin.formats.releases import Releases, release
 from specmargin.formats.rules import DepthRule
 from specmargin.modes import Parallel
+from specmargin.releases import Releases, release
 
 _ALGORITHMS = {
     "mtp": "EAGLE",

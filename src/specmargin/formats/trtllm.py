@@ -33,9 +33,9 @@ from specmargin.formats.base import (
     ScheduleRequest,
     joined,
 )
-from specmargin.formats.releases import Releases, release
 from specmargin.formats.rules import DepthRule
 from specmargin.modes import Parallel
+from specmargin.releases import Releases, release
 
 _TYPES = {
     "mtp": "MTP",

@@ -13,10 +13,10 @@ import shlex
 
 from specmargin.decisions.schedule import Schedule
 from specmargin.formats.base import Benchmark, Command, EngineConfig, EngineFormat, Launch, ScheduleRequest
-from specmargin.formats.releases import Releases
 from specmargin.formats.rules import DepthRule
 from specmargin.hardware.device import Device
 from specmargin.modes import Parallel
+from specmargin.releases import Releases
 
 _METHODS = {
     "mtp": "mtp",

@@ -21,6 +21,7 @@ from specmargin.architecture.types import (
 from specmargin.hardware.device import Device
 
 Release = tuple[int, ...]  # 0.32.1 is (0, 32, 1)
+FLASHINFER, TRITON_MLA = "FlashInfer", "Triton MLA"  # whose CUDA graphs differ (catalog/engine_releases.py)
 
 
 class Queries(StrEnum):
@@ -40,17 +41,32 @@ class Walkers(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AttentionKernel:
-    """`walk_factor`: seconds per token that a block of threads walks, over those of FlashAttention 2.
+class Walk:
+    """What a block of threads takes per cached token: a wait for memory, and a time per element of key and value."""
 
-    `spread`: 80% range of the time of a step with several queries, as a logarithm on each side.
+    token_seconds: float
+    element_seconds: float
+
+    def seconds(self, elements: float) -> float:
+        return self.token_seconds + self.element_seconds * elements
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionKernel:
+    """`walk`: of a block of threads over the context; None: as FlashAttention 2 on the device.
+
+    `overlap`: share of that time where there are more blocks than multiprocessors. `one_launch`: prompts are in the
+    same launch as decoding sequences, which are then treated like them. `spread`: 80% range of the time of a step with
+    several queries, as a logarithm on each side.
     """
 
     name: str
     queries: Queries
     origin: str  # the lines that choose it and treat its queries
     walkers: Walkers = Walkers.HEADS
-    walk_factor: float = 1.0
+    walk: Walk | None = None
+    overlap: float = 1.0
+    one_launch: bool = False
     spread: float = 0.0
 
     @property
@@ -61,11 +77,18 @@ class AttentionKernel:
         return f"{self.name}: {self.queries} ({self.origin})"
 
 
-# The walk factors are slopes of public prompt rows of one sequence and one head over those of FlashAttention 2 on the
-# same GPU (aiconfigurator-core 0.12.0, context_attention_perf): vLLM's Triton kernel 1.5 (L40S) and 1.6 (RTX PRO 6000)
-# at head size 192, SGLang's 1.9 at 192 and 2.4 at 64 (L40S). On a gfx1201, 1,279 us for 7.4k tokens of head size 256
-# (github.com/vllm-project/vllm/pull/51995).
-_TRITON_FACTOR, _EXTEND_FACTOR, _AMD_FACTOR = 1.6, 2.0, 4.4
+# Triton's blocks wait for memory. vLLM's kernel takes 46 and 57 ns per token of head size 128 and 256 on an H200 (vLLM
+# 0.32, lab/gpu/verify_kernels.py), 45 and 50 of 192 on L40S and RTX PRO 6000 (vLLM 0.24, prompts of one sequence and
+# one head, aiconfigurator-core 0.12.0); four blocks on a multiprocessor take 1.5 to 2.4 times as long as one (H200).
+# SGLang's: 26 ns of 64 and 56 of 192 on an L40S, 70 of 512 on an H200 (0.5.14, same tables). A gfx1201 takes 173 ns of
+# 256, three times as long (github.com/vllm-project/vllm/pull/51995: 1,279 us for 7.4k tokens).
+_TRITON_WALK = Walk(token_seconds=35e-9, element_seconds=0.043e-9)
+_EXTEND_WALK = Walk(token_seconds=20e-9, element_seconds=0.06e-9)
+_AMD_WALK = Walk(token_seconds=105e-9, element_seconds=0.13e-9)
+_TRITON_OVERLAP = 0.5
+# FlashAttention 2 on an H200, head size 128 and 256: 256 and 192 blocks on 132 multiprocessors take 1.5 times as long
+# as one each, 1,024 and 768 blocks 6.4 and 5.1 times.
+_FLASH_2_OVERLAP = 0.85
 _WALK_SPREAD = 0.2
 _UNKNOWN_SPREAD = 0.3
 
@@ -78,10 +101,12 @@ _FLASH_2 = AttentionKernel(
     name="FlashAttention 2",
     queries=Queries.UNSPLIT,
     origin="vLLM 0.32, fa_utils.py:105; flash_api.cpp:756: KV is split where max_seqlen_q is 1",
+    overlap=_FLASH_2_OVERLAP,
+    one_launch=True,
     spread=_WALK_SPREAD,
 )
 _FLASHINFER = AttentionKernel(
-    name="FlashInfer",
+    name=FLASHINFER,
     queries=Queries.ONCE,
     origin="vLLM 0.32, platforms/cuda.py:139; its plan splits KV and packs queries with heads",
 )
@@ -90,21 +115,24 @@ _TRITON = AttentionKernel(
     queries=Queries.UNSPLIT,
     origin="vLLM 0.32, v1/attention/ops/triton_unified_attention.py:1060: segments where max_seqlen_q is 1",
     walkers=Walkers.KV_HEADS,
-    walk_factor=_TRITON_FACTOR,
+    walk=_TRITON_WALK,
+    overlap=_TRITON_OVERLAP,
+    one_launch=True,
     spread=_UNKNOWN_SPREAD,
 )
-_TRITON_AMD = replace(_TRITON, walk_factor=_AMD_FACTOR)
+_TRITON_AMD = replace(_TRITON, walk=_AMD_WALK)
 _PREFIX_PREFILL = AttentionKernel(
     name="Triton prefix prefill",
     queries=Queries.UNSPLIT,
     origin="vLLM 0.32, platforms/rocm.py:504, v1/attention/ops/prefix_prefill.py:957: a grid of sequences and heads",
-    walk_factor=_AMD_FACTOR,
+    walk=_AMD_WALK,
+    overlap=_TRITON_OVERLAP,
     spread=0.5,
 )
 _TRITON_MLA = AttentionKernel(
-    name="Triton MLA",
+    name=TRITON_MLA,
     queries=Queries.PER_QUERY,
-    origin="vLLM 0.32, platforms/cuda.py:113, v1/attention/backends/mla/triton_mla.py:291: rows are b x q",
+    origin="vLLM 0.32, platforms/cuda.py:113, attention/backends/mla/triton_mla.py:291: rows are b x q (as on an H200)",
 )
 _TRITON_MLA_PROJECTED = replace(
     _TRITON_MLA,
@@ -138,7 +166,8 @@ _EXTEND = AttentionKernel(
     name="Triton extend attention",
     queries=Queries.UNSPLIT,
     origin="SGLang 0.5.23, arg_groups/model_override_base.py:277, kernels/ops/attention/extend_attention.py:1075",
-    walk_factor=_EXTEND_FACTOR,
+    walk=_EXTEND_WALK,
+    overlap=_TRITON_OVERLAP,
     spread=_UNKNOWN_SPREAD,
 )
 _SGLANG_FLASH = replace(_FLASH_3, origin="SGLang 0.5.23, arg_groups/model_override_base.py:277")

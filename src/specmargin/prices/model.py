@@ -11,6 +11,7 @@ import numpy as np
 
 from specmargin.architecture.types import LayerCounts
 from specmargin.errors import ScenarioError
+from specmargin.prices.launches import Graph, launches
 from specmargin.prices.work import Component, Work
 from specmargin.sources import Source, assumed, weakest
 from specmargin.step import FloatArray, Step
@@ -88,16 +89,6 @@ class PriceModel(Protocol):
     def price(self, works: Sequence[Work]) -> tuple[WorkPrice, ...]: ...
 
 
-# Kernels that vLLM 0.32 launches for a layer with grouped attention and a dense feed-forward part: two norms, four
-# GEMMs, rotation, cache write, attention, activation.
-_LAYER_LAUNCHES = 10
-# MLA's in addition (layers/mla.py, layers/attention/mla_attention.py): a second GEMM of the query, a norm of the latent
-# and a slice; decoding two batched GEMMs, the query joined and the output copied, prompts the up-projection, two
-# copies of the keys and one of the output.
-_LATENT_LAUNCHES = 7
-_LATENT_MIXED_LAUNCHES = 5  # a step with both runs both kernels: the four of the other, and its attention
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineTime:
     """Time that no priced kernel accounts for: scheduling, sampling, launches, and the small kernels of a layer.
@@ -105,12 +96,17 @@ class EngineTime:
     `verify_step_seconds`, `verify_sequence_seconds` and `verify_token_seconds` (per draft token) are the extra time of
     a step that verifies drafts (rejection sampling, metadata, host work). `draft_pass_seconds` is the engine's time per
     pass of the drafter, and `first_pass_seconds` what the first pass after a verify step takes beyond the others.
-    `off_*` is what speculation that is configured but off (γ = 0) adds to an engine without it. Steps of more than
-    `graph_limit` positions run without a CUDA graph: the host launches every kernel. They take `eager_layer_seconds`
-    longer per layer, and none is shorter than `eager_floor_layer_seconds` per layer and the two terms after it for
-    layers with more kernels (`eager_floor_seconds`). With piecewise graphs the floor is `floor_layer_seconds` per
-    layer. An engine that captured full graphs only for steps with drafts runs piecewise while speculation is off:
-    `off_floor_layer_seconds`.
+    `off_*` is what speculation that is configured but off (γ = 0) adds to an engine without it.
+
+    The host launches what no CUDA graph holds, and no step or draft pass is shorter than its launches
+    (`prices/launches.py`), each of which takes `kernel_launch_seconds`. Plain steps, verify steps, steps with prompts
+    and draft passes (the first after a verify step, and the later ones) each have a `Graph`; `step_launches` and, of a
+    draft pass, `draft_launches` are outside it. Steps of more than `graph_limit` positions run as compiled code without
+    a graph.
+
+    Measured on a machine of the user's instead: `eager_layer_seconds`, what a step without a graph takes more per
+    layer; `floor_layer_seconds`, the shortest step with piecewise graphs per layer. An engine that captured full graphs
+    only for steps with drafts runs piecewise while speculation is off: `off_floor_layer_seconds`.
     """
 
     step_seconds: float = 0.0
@@ -125,12 +121,18 @@ class EngineTime:
     off_step_seconds: float = 0.0
     off_sequence_seconds: float = 0.0
     graph_limit: int | None = None  # positions of the largest CUDA graph; None: a graph for every step
+    kernel_launch_seconds: float = 0.0
+    plain_graph: Graph = Graph.FULL
+    verify_graph: Graph = Graph.FULL
+    prompt_graph: Graph = Graph.FULL
+    first_draft_graph: Graph = Graph.FULL
+    draft_graph: Graph = Graph.FULL
+    step_launches: float = 0.0
+    draft_launches: float = 0.0
     eager_layer_seconds: float = 0.0
-    eager_floor_layer_seconds: float = 0.0
-    eager_floor_moe_layer_seconds: float = 0.0
-    eager_floor_recurrent_layer_seconds: float = 0.0
     floor_layer_seconds: float = 0.0
     off_floor_layer_seconds: float = 0.0
+    launch_source: Source | None = None  # of the time per launch; None: that of the other times
     source: Source = assumed("no engine time: kernels alone")  # noqa: RUF009
 
     def __post_init__(self) -> None:
@@ -153,19 +155,14 @@ class EngineTime:
         idle = np.maximum(self.off_floor_layer_seconds * layers - rest, 0.0)
         return np.asarray(self.off_step_seconds + self.off_sequence_seconds * step.sequences + idle)
 
-    def eager_floor_seconds(self, counts: LayerCounts, *, mixed: bool = False) -> float:
-        """The shortest step without a CUDA graph. `mixed`: prompts beside decoding sequences, which MLA runs apart.
+    def floor_seconds(self, graph: Graph, counts: LayerCounts, *, mixed: bool = False) -> float:
+        """The shortest step that runs so: its launches. `mixed`: prompts beside decoding sequences."""
+        return self.kernel_launch_seconds * (self.step_launches + launches(graph, counts, mixed=mixed))
 
-        MLA and all-reduces were not measured: their kernels are counted, and each takes as long as one of a layer with
-        grouped attention.
-        """
-        latent = _LATENT_LAUNCHES + (_LATENT_MIXED_LAUNCHES if mixed else 0)
-        launches = _LAYER_LAUNCHES * counts.layers + latent * counts.latent_layers + counts.all_reduces
-        return (
-            self.eager_floor_layer_seconds * launches / _LAYER_LAUNCHES
-            + self.eager_floor_moe_layer_seconds * counts.moe_layers
-            + self.eager_floor_recurrent_layer_seconds * counts.recurrent_layers
-        )
+    @property
+    def launched(self) -> Source:
+        """Where the time per launch comes from."""
+        return self.launch_source or self.source
 
     def with_launches(self, factor: float) -> EngineTime:
         """With launches that take `factor` times as long."""
@@ -173,16 +170,36 @@ class EngineTime:
 
     def launch_seconds(self, step: Step, counts: LayerCounts, rest: FloatArray) -> FloatArray:
         """Launch time that is not hidden by the `rest` seconds of the step; none inside a full CUDA graph."""
-        idle = np.maximum(self.floor_layer_seconds * counts.layers - rest, 0.0)
+        captured = np.maximum(self._captured_floor(step, counts), self.floor_layer_seconds * counts.layers)
+        idle = np.maximum(captured - rest, 0.0)
         if self.graph_limit is None:
             return np.asarray(idle)
-        floor = self.eager_floor_seconds(counts, mixed=step.mixes_prompts)
+        floor = self.floor_seconds(Graph.COMPILED, counts, mixed=step.mixes_prompts)
         eager = np.maximum(floor - rest, self.eager_layer_seconds * counts.layers)
         return np.asarray(np.where(step.positions > self.graph_limit, eager, idle))
 
+    def _captured_floor(self, step: Step, counts: LayerCounts) -> FloatArray:
+        if step.prompt_by_class is not None:
+            return np.asarray(self.floor_seconds(self.prompt_graph, counts, mixed=step.mixes_prompts))
+        plain, verify = (self.floor_seconds(graph, counts) for graph in (self.plain_graph, self.verify_graph))
+        return np.where(step.verified_sequences > 0.0, verify, plain)
+
+    def of_draft_pass(self, *, first: bool) -> EngineTime:
+        """What one pass of the drafter takes beside its kernels, but for `draft_seconds`."""
+        graph = self.first_draft_graph if first else self.draft_graph
+        return EngineTime(
+            layer_seconds=self.layer_seconds,
+            kernel_launch_seconds=self.kernel_launch_seconds,
+            plain_graph=graph,
+            verify_graph=graph,
+            step_launches=self.draft_launches,
+            launch_source=self.launch_source,
+            source=self.source,
+        )
+
 
 _TIMES = tuple(field.name for field in fields(EngineTime) if field.name.endswith("_seconds"))
-_LAUNCH_TIMES = tuple(name for name in _TIMES if name.startswith(("eager_", "floor_")))
+_LAUNCH_TIMES = tuple(name for name in _TIMES if name.startswith(("eager_", "floor_", "kernel_launch_")))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -249,9 +266,9 @@ def ledger(
         (Component.ENGINE, engine.seconds(step)),
     )
     lines += [fixed_line(component, seconds, engine.source) for component, seconds in fixed if np.any(seconds)]
-    launches = engine.launch_seconds(step, counts, _sum([line.seconds for line in lines]))
-    if np.any(launches):
-        lines.append(fixed_line(Component.LAUNCHES, launches + 0.0 * step.positions, engine.source))
+    waiting = engine.launch_seconds(step, counts, _sum([line.seconds for line in lines]))
+    if np.any(waiting):
+        lines.append(fixed_line(Component.LAUNCHES, waiting + 0.0 * step.positions, engine.launched))
     return StepPrice(components=tuple(lines))
 
 

@@ -27,6 +27,7 @@ from specmargin.prices.attention_kernels import (
     AttentionKernel,
     Queries,
     Release,
+    Walk,
     Walkers,
     compute_capability,
     device_kernel,
@@ -39,9 +40,10 @@ from specmargin.sources import Source
 from specmargin.step import FloatArray, Step
 
 # FlashAttention 2 multiplies whole tiles of 64 rows, however few the queries are (flash_fwd_launch_template.h:181), and
-# a block of threads loads its keys and values at about 60 GB/s. Together within 18% of the slopes of public prompt rows
+# a block of threads loads its keys and values at about 60 GB/s. Together within 20% of the slopes of public prompt rows
 # of one sequence and one head (aiconfigurator-core 0.12.0: A100 24.3, L40S 18.8, RTX PRO 6000 19.9 ns per token of head
 # size 128; 37.5 and 38.1 ns of 256) and of the RTX 3090's 41 and 90 ns (vllm-project/flash-attention pull request 193).
+# On an H200, which runs FlashAttention 3, version 2 takes 19.3 and 36.2 ns: its instructions have half the matrix rate.
 _TILE_ROWS = 64.0
 _LOAD_BYTES_PER_SECOND = 60e9
 _ELEMENT_BYTES = 2.0
@@ -67,7 +69,7 @@ class EngineAttention(AdjustedPrices):
     ) -> WorkPrice:
         if kernel.is_triton_mla and isinstance(attention, LatentAttention):
             price = self._triton_mla(kernel, work, attention, step, price)
-        if not np.any(_verified(step)):
+        if not np.any(_verified(kernel, step)):
             return price
         match kernel.queries:
             case Queries.ONCE:
@@ -80,7 +82,7 @@ class EngineAttention(AdjustedPrices):
             case Queries.UNSPLIT:
                 longer = _no_shorter(price, work.count * self._walk_seconds(kernel, work, attention, step))
             case Queries.PROJECTED:
-                longer = _added(price, work.count * self._projection_seconds(work, attention, step))
+                longer = _added(price, work.count * self._projection_seconds(kernel, work, attention, step))
             case _:
                 assert_never(kernel.queries)
         return replace(longer, source=_named(price.source, kernel))
@@ -104,19 +106,19 @@ class EngineAttention(AdjustedPrices):
     def _walk_seconds(self, kernel: AttentionKernel, work: Work, attention: Attention, step: Step) -> FloatArray:
         """Of the longest context, or of all of them where there are more blocks of threads than multiprocessors."""
         walkers, dims, window = _walkers(kernel, attention, work.ranks), _walked_dims(attention), _window(attention)
-        verified = _verified(step)
+        verified = _verified(kernel, step)
         span = attended_span(step.run_by_class, step.context_by_class, window) * verified
         tiles = np.ceil(step.run_by_class / walkers.queries) if walkers.queries else 1.0
         processors = float(self.device.multiprocessors or _FEWEST_PROCESSORS)
-        share = step.total(span * tiles * walkers.heads) / processors
+        share = step.total(span * tiles * walkers.heads) / processors * kernel.overlap
         tokens = np.maximum(np.max(np.where(step.count_by_class > 0, span, 0.0), axis=-1), share)
-        return np.asarray(tokens * dims * kernel.walk_factor * walk_seconds_per_element(self.device))
+        return np.asarray(tokens * (kernel.walk or flash_2_walk(self.device)).seconds(dims))
 
-    def _projection_seconds(self, work: Work, attention: Attention, step: Step) -> FloatArray:
+    def _projection_seconds(self, kernel: AttentionKernel, work: Work, attention: Attention, step: Step) -> FloatArray:
         """Every cached latent to the keys and values of the rank's heads, which are written, copied and read."""
         if not isinstance(attention, LatentAttention):
             return np.zeros(())
-        tokens = step.total(step.context_by_class * _verified(step))
+        tokens = step.total(step.context_by_class * _verified(kernel, step))
         heads = attention.heads / work.ranks
         up = attention.key_dim - attention.rope_dim + attention.value_dim
         width = attention.key_dim + attention.value_dim
@@ -137,10 +139,10 @@ _ATTENTION = (GroupedAttention, LatentAttention, CompressedAttention, LinearAtte
 _FEWEST_PROCESSORS = 64  # where a device's table does not say
 
 
-def walk_seconds_per_element(device: Device) -> float:
-    """Seconds in which a block of FlashAttention 2's threads takes one element of a cached key or value."""
+def flash_2_walk(device: Device) -> Walk:
     rate = device.rate(Arithmetic.BF16) / (device.multiprocessors or _FEWEST_PROCESSORS)
-    return 2.0 * _TILE_ROWS / rate + _ELEMENT_BYTES / _LOAD_BYTES_PER_SECOND
+    seconds = 2.0 * _TILE_ROWS / rate + _ELEMENT_BYTES / _LOAD_BYTES_PER_SECOND
+    return Walk(token_seconds=0.0, element_seconds=seconds)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,13 +173,14 @@ def _window(attention: Attention) -> int | None:
     return attention.window if isinstance(attention, GroupedAttention) else None
 
 
-def _verified(step: Step) -> FloatArray:
-    """1 for sequences of a batch in which some have several queries, 0 for prompts and for plain steps.
+def _verified(kernel: AttentionKernel, step: Step) -> FloatArray:
+    """1 for decoding sequences of a launch in which some have several queries, 0 for prompts and for plain steps.
 
-    One launch serves the whole batch: sequences of one query are treated like the others.
+    One launch serves the whole batch, and with some kernels prompts: sequences of one query are treated like the rest.
     """
     decodes = np.ones_like(step.run_by_class) if step.prompt_by_class is None else 1.0 - step.prompt_by_class
-    several = np.any((step.run_by_class > 1.0) & (decodes > 0) & (step.count_by_class > 0), axis=-1, keepdims=True)
+    launched = step.count_by_class > 0 if kernel.one_launch else (step.count_by_class > 0) & (decodes > 0)
+    several = np.any((step.run_by_class > 1.0) & launched, axis=-1, keepdims=True)
     return np.asarray(decodes * several)
 
 

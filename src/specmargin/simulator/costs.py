@@ -46,11 +46,15 @@ def target_seconds(simulation: Simulation) -> None:
             prefill += tables.draft_prompt_token_seconds * step.prompt_tokens
         totals.prefill += prefill
         seconds += prefill
-    launches = max(tables.floor_seconds - seconds, 0.0)
+    mixed = step.rounds > 0 and step.prompt_tokens > 0
     if positions + step.prompt_tokens > tables.graph_limit:
-        mixed = step.rounds > 0 and step.prompt_tokens > 0
         floor = tables.eager_mixed_floor_seconds if mixed else tables.eager_floor_seconds
         launches = max(floor - seconds, tables.eager_seconds)
+    else:
+        floor = tables.verify_floor_seconds if step.extra > 0 else tables.floor_seconds
+        if step.prompt_tokens > 0:
+            floor = tables.mixed_floor_seconds if mixed else tables.prompt_floor_seconds
+        launches = max(floor - seconds, 0.0)
     off = 0.0
     if simulation.limits.speculating and step.extra == 0 and step.rounds > 0:
         off = tables.off_step_seconds + tables.off_sequence_seconds * step.rounds

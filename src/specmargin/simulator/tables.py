@@ -18,6 +18,7 @@ from specmargin.decisions.pricer import Pricer
 from specmargin.decisions.scenario import Scenario
 from specmargin.policies.kernel.prices import PriceTable
 from specmargin.policies.tables import effective_positions, expert_seconds
+from specmargin.prices.launches import Graph
 from specmargin.routing.local import LocalRouting
 from specmargin.routing.profile import RoutingProfile
 from specmargin.step import FloatArray, Step
@@ -40,7 +41,10 @@ class StepTables(NamedTuple):
     eager_seconds: float  # launches in a step without a CUDA graph, at least
     eager_floor_seconds: float  # shortest step without a CUDA graph
     eager_mixed_floor_seconds: float  # of those with prompts beside decoding sequences
-    floor_seconds: float  # shortest step with a CUDA graph
+    floor_seconds: float  # shortest plain step with a CUDA graph
+    verify_floor_seconds: float  # of those with drafts
+    prompt_floor_seconds: float  # of those with prompts
+    mixed_floor_seconds: float  # of those with prompts beside decoding sequences
     graph_limit: float  # positions of the largest CUDA graph, over all ranks
     off_step_seconds: float  # with speculation configured and nothing drafted: per step
     off_sequence_seconds: float  # and per sequence
@@ -72,6 +76,7 @@ def step_tables(pricer: Pricer, limits: TableLimits, category_routing: Sequence[
     prefill, axes = _prefill(bare, limits)
     engine, drafter = scenario.engine_time, scenario.drafter
     layers, ranks = scenario.architecture.layers, scenario.layout.sequence_ranks
+    counts, pieces = scenario.layer_counts, engine.floor_layer_seconds * layers
     prices = PriceTable.of(
         rest_seconds=_every_batch(rest, batches, limits.sequences),
         draft_seconds=_every_batch(draft, batches, limits.sequences),
@@ -88,9 +93,12 @@ def step_tables(pricer: Pricer, limits: TableLimits, category_routing: Sequence[
         prefill_attended=axes[2],
         draft_prompt_token_seconds=pricer.drafter_prefill_seconds(_PROMPT_TOKENS) / _PROMPT_TOKENS,
         eager_seconds=engine.eager_layer_seconds * layers,
-        eager_floor_seconds=engine.eager_floor_seconds(scenario.layer_counts),
-        eager_mixed_floor_seconds=engine.eager_floor_seconds(scenario.layer_counts, mixed=True),
-        floor_seconds=engine.floor_layer_seconds * layers,
+        eager_floor_seconds=engine.floor_seconds(Graph.COMPILED, counts),
+        eager_mixed_floor_seconds=engine.floor_seconds(Graph.COMPILED, counts, mixed=True),
+        floor_seconds=max(engine.floor_seconds(engine.plain_graph, counts), pieces),
+        verify_floor_seconds=max(engine.floor_seconds(engine.verify_graph, counts), pieces),
+        prompt_floor_seconds=max(engine.floor_seconds(engine.prompt_graph, counts), pieces),
+        mixed_floor_seconds=max(engine.floor_seconds(engine.prompt_graph, counts, mixed=True), pieces),
         graph_limit=math.inf if engine.graph_limit is None else float(engine.graph_limit * ranks),
         off_step_seconds=engine.off_step_seconds,
         off_sequence_seconds=engine.off_sequence_seconds / ranks,

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import csv
+import re
 from pathlib import Path
 
 from pydantic import ConfigDict, Field, ValidationError
 
 from specmargin.errors import InputError
 from specmargin.schema import StrictModel, first_complaint
+
+# "vLLM 0.27.1", "vLLM about 0.14.1", "SGLang v0.5.12". Not a fork's: it has other kernels than the release it left.
+_RELEASE = re.compile(r"\b(vllm|sglang)\s+(?:(?!fork)\w+\s+){0,3}v?(0\.\d+(?:\.\d+)?(?:rc\d+)?)", re.IGNORECASE)
+_SYNC_BASELINE = "sync-matched baseline"
 
 
 class Point(StrictModel):
@@ -30,13 +35,28 @@ class Point(StrictModel):
     parallel: str = "tp"
     weights: str | None = None
     kv_cache: str | None = None
+    draft_weights: str | None = None
+    draft_vocabulary: int | None = Field(default=None, ge=1)
     isl: int | None = Field(default=None, ge=1)
     osl: int | None = Field(default=None, ge=1)
     context: float = Field(default=1024.0, ge=0.0)
     prefill_inside: bool = False
-    engine_time: str | None = None  # as the option; None: that of the engine
+    engine_time: str | None = None  # as the option; None: that of the release, or of the engine
+    release: str | None = None  # of the engine; None: the one that `stated_as` names, if any
     unit: str = ""  # of the figure: "TPOT ms" for the time between tokens
-    stated_as: str = ""  # the source's words; a dataset named here gives the lengths that the row lacks
+    stated_as: str = ""  # the source's words; a dataset or release named here gives what the row lacks
+
+    @property
+    def named_engine_time(self) -> str | None:
+        """The row's own; that of its release; None: the engine's default. A baseline may be synchronous as well."""
+        if self.engine_time is not None:
+            return self.engine_time
+        stated = _RELEASE.search(self.stated_as)
+        named = stated[2] if stated is not None and stated[1].lower() == self.engine else None
+        release = self.release or named
+        if release is None:
+            return None
+        return f"{self.engine}:{release}" + (":sync" if _SYNC_BASELINE in self.stated_as else "")
 
     @property
     def tokens_per_round(self) -> float:

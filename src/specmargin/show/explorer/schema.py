@@ -15,7 +15,7 @@ from specmargin.answers.request_schema import MAX_CONTEXT, NUMBER, ScenarioReque
 from specmargin.answers.verb import Verb
 from specmargin.architecture.precision import precision_named
 from specmargin.catalog.drafters import acceptance_names
-from specmargin.catalog.engine_times import engine_time_names
+from specmargin.catalog.engine_times import engine_time_names, names_release
 from specmargin.catalog.lookup import device_names, find_device, model_names
 from specmargin.catalog.prices import KINDS as PRICES
 from specmargin.catalog.routing_profiles import BUNDLED
@@ -104,6 +104,10 @@ def _routing(value: str) -> str:
     return value
 
 
+def _engine_time(value: str) -> str:
+    return value if names_release(value) else _one_of("engine time", value, engine_time_names())
+
+
 def _one_of(what: str, value: str, names: Collection[str]) -> str:
     if value not in names:
         raise ValueError(f"unknown {what} {value!r}{nearest_names(value, names)}; known: {', '.join(names)}")
@@ -123,11 +127,12 @@ _CHECKS: dict[str, Callable[[str], str]] = {
     "gpu": _gpu,
     "engine": _engine,
     "prices": partial(_one_of, "prices", names=PRICES),
-    "engine_time": partial(_one_of, "engine time", names=engine_time_names()),
+    "engine_time": _engine_time,
     "drafter": _drafter,
     "acceptance": _acceptance,
     "routing": _routing,
     "weights": _precision,
+    "draft_weights": _precision,
     "kv_cache": _precision,
 }
 
@@ -176,6 +181,7 @@ class ScenarioQuery(ScenarioRequest):
     ] = None
     weights: Annotated[Text | None, Field(json_schema_extra=_nullable(enum=list(WEIGHTS)))] = None
     kv_cache: Annotated[Text | None, Field(json_schema_extra=_nullable(enum=list(KV_CACHES)))] = None
+    draft_weights: Annotated[Text | None, Field(json_schema_extra=_nullable(enum=list(WEIGHTS)))] = None
     memory_utilization: Annotated[float, Field(gt=0, le=1)] = 0.9
 
     @field_validator(*_CHECKS)

@@ -1,0 +1,61 @@
+"""What the host launches for a step or a draft pass, by how much of it a CUDA graph holds.
+
+Counted in launches of an ordinary kernel from compiled code. The counts that are not whole kernels come from one host
+whose launches took so long that they hid everything else (vLLM 0.32 on an H200, `python -m lab.validation.rounds`): a
+dense layer took 10 launches, an MoE layer 11 more, a GatedDeltaNet layer 43 more (Triton kernels launch slowly); in
+piecewise graphs an attention layer took 4 to 6, a GatedDeltaNet layer 28.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import assert_never
+
+from specmargin.architecture.types import LayerCounts
+
+
+class Graph(StrEnum):
+    """How a step runs, from the fewest launches to the most."""
+
+    FULL = "full graphs"
+    PIECEWISE = "piecewise graphs"  # attention, and recurrent layers, between the pieces
+    COMPILED = "compiled code without a graph"
+    EAGER = "eager code"
+
+
+# Kernels that vLLM 0.32 launches for a layer with grouped attention and a dense feed-forward part: two norms, four
+# GEMMs, rotation, cache write, attention, activation.
+_LAYER = 10
+_EXPERTS = 11  # in addition: router, choice, sorting, two grouped GEMMs, activation, sum
+_RECURRENT = 43
+# MLA's in addition (layers/mla.py, layers/attention/mla_attention.py): a second GEMM of the query, a norm of the latent
+# and a slice; decoding two batched GEMMs, the query joined and the output copied, prompts the up-projection, two
+# copies of the keys and one of the output.
+_LATENT = 7
+_LATENT_MIXED = 5  # a step with both runs both kernels: the four of the other, and its attention
+
+_PIECE = 5  # a piece's graph; then, from Python, the cache write and the attention
+_LATENT_PIECE = 4  # of the seven, those inside the attention operation
+_RECURRENT_PIECE = 28
+
+# Python modules and operators around every kernel. Published steps of vLLM without compilation take 0.35 to 0.8 ms per
+# dense layer (torchtitan pull request 2373; vllm-omni issue 7960), compiled code about a quarter.
+_EAGER_DISPATCH = 4.0
+
+
+def launches(graph: Graph, counts: LayerCounts, *, mixed: bool = False) -> float:
+    """`mixed`: prompts beside decoding sequences, which MLA runs apart."""
+    latent_mixed = _LATENT_MIXED * counts.latent_layers if mixed else 0
+    match graph:
+        case Graph.FULL:
+            return 0.0  # one launch, inside the time per step
+        case Graph.PIECEWISE:
+            attention = _PIECE * (counts.layers - counts.recurrent_layers) + _LATENT_PIECE * counts.latent_layers
+            return float(attention + latent_mixed + _RECURRENT_PIECE * counts.recurrent_layers)
+        case Graph.COMPILED:
+            layers = _LAYER * counts.layers + _EXPERTS * counts.moe_layers + _RECURRENT * counts.recurrent_layers
+            return float(layers + _LATENT * counts.latent_layers + latent_mixed + counts.all_reduces)
+        case Graph.EAGER:
+            return _EAGER_DISPATCH * launches(Graph.COMPILED, counts, mixed=mixed)
+        case _:
+            assert_never(graph)

@@ -1,0 +1,182 @@
+"""What releases of engines do: scheduling, model runner and graphs, as their sources say (`engine_releases.py`)."""
+
+from __future__ import annotations
+
+import pytest
+
+from specmargin.architecture.precision import BF16, precision_named
+from specmargin.catalog.engine_releases import Mechanism, Run, Scheduling, known_release, mechanism
+from specmargin.catalog.engine_times import find_engine_time
+from specmargin.catalog.lookup import find_device, find_model
+from specmargin.errors import CatalogError
+from specmargin.prices.launches import Graph
+
+DENSE, MOE, HYBRID, LATENT = "qwen3-14b", "qwen3-30b-a3b", "qwen3.6-27b", "deepseek-v3"
+
+
+def how(release: str, *, model: str = MOE, gpu: str = "h200", kv: str = "bf16", drafter: str = "eagle") -> Mechanism:
+    kv_precision = BF16 if kv == "bf16" else precision_named(kv)
+    run = Run(target=find_model(model), device=find_device(gpu), kv=kv_precision, drafter=drafter)
+    return mechanism("vllm", release, run)
+
+
+def test_the_nearest_older_release_that_was_read_is_used() -> None:
+    assert str(known_release("vllm", "0.26.0")) == "0.24"
+    assert str(known_release("vllm", "0.20.2rc1")) == "0.20"
+    assert str(known_release("vllm", "0.40")) == "0.33"
+    assert str(known_release("vllm", "0.9")) == "0.11"
+    assert str(known_release("sglang", "0.5.12")) == "0.5.6"
+    with pytest.raises(CatalogError, match="not a release"):
+        known_release("vllm", "nightly")
+
+
+@pytest.mark.parametrize(
+    ("release", "drafter", "plain", "rounds"),
+    [
+        ("0.11.2", "eagle", Scheduling.SYNC, Scheduling.SYNC),
+        ("0.14.1", "mtp", Scheduling.ASYNC, Scheduling.WAITING),
+        ("0.17", "model", Scheduling.ASYNC, Scheduling.SYNC),
+        ("0.20", "eagle", Scheduling.ASYNC, Scheduling.ASYNC),
+        ("0.27.1", "model", Scheduling.ASYNC, Scheduling.SYNC),
+        ("0.29", "model", Scheduling.ASYNC, Scheduling.ASYNC),
+        ("0.32", "ngram", Scheduling.ASYNC, Scheduling.SYNC),
+        ("0.33", "ngram", Scheduling.ASYNC, Scheduling.ASYNC),
+    ],
+)
+def test_scheduling_by_release_and_drafter(release: str, drafter: str, plain: Scheduling, rounds: Scheduling) -> None:
+    found = how(release, drafter=drafter)
+    assert (found.plain, found.rounds) == (plain, rounds)
+
+
+@pytest.mark.parametrize(
+    ("release", "model", "drafter", "second"),
+    [
+        ("0.20", DENSE, "eagle", False),
+        ("0.22", DENSE, "eagle", True),
+        ("0.22", DENSE, "dflash", False),
+        ("0.22", MOE, "eagle", False),
+        ("0.24", "llama-3.1-8b", "dflash", True),
+        ("0.27.1", HYBRID, "mtp", False),
+        ("0.27.1", MOE, "eagle", False),
+        ("0.27.1", DENSE, "eagle", True),
+        ("0.27.1", DENSE, "model", False),
+        ("0.27.1", MOE, "dspark", True),
+        ("0.29", HYBRID, "mtp", True),
+        ("0.29", DENSE, "model", False),
+        ("0.32", DENSE, "model", True),
+    ],
+)
+def test_the_model_runner(release: str, model: str, drafter: str, second: bool) -> None:
+    assert how(release, model=model, drafter=drafter).second_runner is second
+
+
+def test_the_first_runner_drafts_in_pieces_and_the_second_in_full_graphs_but_for_draft_models() -> None:
+    first = how("0.27.1", drafter="eagle")
+    assert (first.first_draft_graph, first.draft_graph) == (Graph.PIECEWISE, Graph.PIECEWISE)
+    second = how("0.32", drafter="eagle")
+    assert (second.first_draft_graph, second.draft_graph) == (Graph.FULL, Graph.FULL)
+    assert how("0.32", model=DENSE, drafter="model").draft_graph is Graph.COMPILED
+    assert how("0.29", model=DENSE, drafter="model").draft_graph is Graph.PIECEWISE
+
+
+@pytest.mark.parametrize(
+    ("release", "gpu", "kv", "verify"),
+    [
+        ("0.27.1", "a100", "bf16", Graph.FULL),  # FlashAttention 2: UNIFORM_BATCH
+        ("0.27.1", "a100", "fp8", Graph.PIECEWISE),  # FlashInfer
+        ("0.33", "rtx-3090", "fp8", Graph.PIECEWISE),
+        ("0.27.1", "rtx-5090", "fp8", Graph.PIECEWISE),
+        ("0.29", "rtx-5090", "fp8", Graph.FULL),  # XQA
+        ("0.27.1", "h200", "fp8", Graph.FULL),  # FlashAttention 3
+        ("0.27.1", "b200", "fp8", Graph.FULL),  # FlashInfer with TRT-LLM's kernels
+        ("0.27.1", "mi300x", "fp8", Graph.FULL),
+    ],
+)
+def test_verify_steps_lose_full_graphs_where_attention_captures_single_tokens(
+    release: str, gpu: str, kv: str, verify: Graph
+) -> None:
+    found = how(release, gpu=gpu, kv=kv, model=DENSE)
+    assert (found.plain_graph, found.verify_graph) == (Graph.FULL, verify)
+
+
+@pytest.mark.parametrize(
+    ("release", "gpu", "plain", "verify"),
+    [
+        ("0.20.2rc1", "rtx-pro-6000", Graph.PIECEWISE, Graph.PIECEWISE),
+        ("0.24", "rtx-pro-6000", Graph.FULL, Graph.FULL),
+        ("0.27.1", "a100", Graph.FULL, Graph.PIECEWISE),
+        ("0.32", "a100", Graph.FULL, Graph.FULL),
+        ("0.27.1", "h200", Graph.FULL, Graph.FULL),
+    ],
+)
+def test_triton_mla_outside_hopper_and_data_centre_blackwell(
+    release: str, gpu: str, plain: Graph, verify: Graph
+) -> None:
+    found = how(release, gpu=gpu, model=LATENT)
+    assert (found.plain_graph, found.verify_graph) == (plain, verify)
+
+
+def test_later_passes_have_no_graph_where_the_second_runner_verifies_in_pieces() -> None:
+    found = how("0.29", gpu="a100", kv="fp8", drafter="mtp", model=HYBRID)
+    assert (found.first_draft_graph, found.draft_graph) == (Graph.PIECEWISE, Graph.COMPILED)
+    assert how("0.29", gpu="a100", kv="fp8", drafter="dflash", model=HYBRID).first_draft_graph is Graph.COMPILED
+
+
+# --- seconds ---
+
+
+def seconds(name: str | None, *, drafter: str = "eagle", model: str = MOE, prices: str = "laws") -> dict[str, float]:
+    run = Run(target=find_model(model), device=find_device("h200"), kv=BF16, drafter=drafter)
+    time = find_engine_time(name, engine="vllm", prices=prices, run=run)
+    plain = time.step_seconds + time.layer_seconds * 48
+    return {"plain": plain, "round": plain + time.verify_step_seconds}
+
+
+def test_the_default_is_the_release_that_was_measured() -> None:
+    run = Run(target=find_model(MOE), device=find_device("h200"), kv=BF16, drafter="eagle")
+    default, named = (find_engine_time(name, engine="vllm", prices="laws", run=run) for name in (None, "vllm:0.32"))
+    entry = find_engine_time("vllm", engine="vllm", prices="laws")
+    for term in ("step_seconds", "sequence_seconds", "verify_step_seconds", "draft_pass_seconds", "off_step_seconds"):
+        assert getattr(default, term) == getattr(named, term) == getattr(entry, term)
+    said = "vLLM 0.32: second model runner, asynchronous rounds, verify steps in full graphs (FlashAttention 3)"
+    assert default.source.detail.startswith(said)
+
+
+def test_a_round_waits_for_the_host_as_its_scheduling_says() -> None:
+    """0.97 ms where it is synchronous, 0.54 where it waits for the accepted tokens; plain steps too before 0.14."""
+    base = seconds("vllm:0.24")
+    assert seconds("vllm:0.17")["round"] - base["round"] == pytest.approx(0.54e-3)
+    assert seconds("vllm:0.17")["plain"] == base["plain"]
+    assert seconds("vllm:0.24", drafter="ngram")["round"] - base["round"] == pytest.approx(0.97e-3)
+    early = seconds("vllm:0.11.2")
+    assert early["plain"] - base["plain"] == pytest.approx(0.97e-3)
+    assert early["round"] - early["plain"] == pytest.approx(base["round"] - base["plain"])
+    assert seconds("vllm:0.24:sync")["plain"] == early["plain"]
+
+
+def test_a_draft_model_takes_the_first_runner_while_plain_steps_keep_the_second() -> None:
+    """vLLM 0.27.1, a dense model: plain steps as in 0.32, rounds as the first runner's and synchronous."""
+    both, first = seconds("vllm:0.27.1", drafter="model", model=DENSE), seconds("vllm:0.24", model=MOE)
+    assert both["plain"] == seconds("vllm:0.32", model=DENSE)["plain"]
+    layers = find_model(DENSE).layers
+    slower = first["plain"] * layers / 48 - both["plain"]  # 18 µs per layer
+    assert both["round"] == pytest.approx(both["plain"] + slower + 0.97e-3 + 59.09e-6)
+
+
+def test_a_release_that_was_not_read_is_named() -> None:
+    run = Run(target=find_model(MOE), device=find_device("h200"), kv=BF16, drafter="eagle")
+    time = find_engine_time("vllm:0.26.0", engine="vllm", prices="laws", run=run)
+    assert "vLLM 0.24 (the release before 0.26.0 that was read): first model runner" in time.source.detail
+    assert time.launch_source is not None
+    assert time.launch_source.spread > 0.5
+
+
+def test_sglang_overlaps_rounds_since_its_workers_do() -> None:
+    run = Run(target=find_model(MOE), device=find_device("h200"), kv=BF16, drafter="eagle")
+    old, new, default = (
+        find_engine_time(name, engine="sglang", prices="laws", run=run)
+        for name in ("sglang:0.5.6", "sglang:0.5.23", None)
+    )
+    assert old.verify_step_seconds > new.verify_step_seconds + 0.9e-3
+    assert default.verify_step_seconds > 1e-3
+    assert "SGLang 0.5.23: asynchronous rounds" in new.source.detail
