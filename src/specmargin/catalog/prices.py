@@ -37,6 +37,7 @@ KINDS = ("datasheet", "scaled", "laws", "tables")
 SCHEMA = "specmargin.laws/1"
 _LAWS = "laws.json"
 _VERIFIED = "verified.json"
+PROMPT_LAWS = "prompt_laws.json"  # of attention modules that read prompts; in the form of the others
 _AMD_LAWS = "amd_laws.json"
 _AITER = {"gfx950": "mi355x", "gfx942": "mi300x"}  # the GPU of each generation whose kernels AITER's tables time
 _AITER_SPREADS = {"gemm": 0.2, "experts": 0.2}  # sorting and quantization around them, and engines without AITER
@@ -51,11 +52,11 @@ def law_book(device: Device) -> LawBook | None:
 
 @cache
 def _law_book(gpu: str) -> LawBook | None:
-    book = LawBook.from_json(gpu, read_bundled(_LAWS))
-    verified = (
-        (entry["engine"], entry["dtype"]) for entry in read_bundled(_VERIFIED)["verified"] if entry["gpu"] == gpu
-    )
-    return replace(book, verified=frozenset(verified)) if book.laws else None
+    values = read_bundled(_LAWS)
+    book = LawBook.from_json(gpu, {**values, "laws": [*values["laws"], *read_bundled(PROMPT_LAWS)["laws"]]})
+    entries = (entry for entry in read_bundled(_VERIFIED)["verified"] if entry["gpu"] == gpu)
+    verified = frozenset((entry["engine"], entry["dtype"]) for entry in entries)
+    return replace(book, verified=verified) if book.laws else None
 
 
 @cache
