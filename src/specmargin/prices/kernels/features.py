@@ -229,8 +229,6 @@ def _checked_gemms(rows: pl.DataFrame, dtype: str, peaks: Peaks) -> CheckedRows:
     fast |= 2.0 * weights * m > FASTEST * peaks.operations_per_second * seconds
     reason = f"faster than {FASTEST:g} times the memory bandwidth or the matrix units"
     rows, dropped = without(rows, fast, "", reason)
-    rows, parts = without(rows, strays(rows, GEMM_SHAPE, "m"), "", "half of the time of both neighbours")
-    dropped += parts
     read_bytes = column(rows, "n") * column(rows, "k") * BYTES[dtype]
     share = read_share(read_bytes, column(rows, "seconds"), column(rows, "m"), peaks.bytes_per_second)
     if share is not None and (reason := too_slow(share)):
