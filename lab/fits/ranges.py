@@ -2,35 +2,31 @@
 
     python -m lab.fits.ranges             # writes catalog/speedup_errors.json
 
-Quantiles of ln(measured / predicted) over the published rows of lab/data, without those that are mostly prefill; a
-source of n rows counts √n, because its rows err alike.
+What ln(measured / predicted) of 10% of the published rows of lab/data exceeds on each side, beyond what is uncertain
+about the components and the routing of each row; without rows that are mostly prefill and those of one box. A source of
+n rows counts √n, because its rows err alike. A kind of prices with few sources gets the errors of all rows, wider by
+what a datasheet adds. `python -m lab.validation.speedups` shows how many rows the ranges hold if the errors come from
+the other sources alone.
 """
 
 from __future__ import annotations
 
 import json
-from collections import Counter
 
-import numpy as np
-
-from lab import CATALOG, SPEEDUPS
+from lab import CATALOG, MORE_SPEEDUPS, ONE_BOX, SPEEDUPS
+from specmargin.catalog.accuracy import price_class
 from specmargin.validation.points_schema import read_points
-from specmargin.validation.speedups import predict, weighted_quantile
+from specmargin.validation.speedup_ranges import errors_of_kind
+from specmargin.validation.speedups import PredictedPoint, predict
 
 TARGET = CATALOG / "speedup_errors.json"
-CLASSES = {"kernels": ("tables", "laws"), "scaled": ("scaled",), "datasheet": ("datasheet",)}
+CLASSES = ("kernels", "scaled", "datasheet")
 
 
 def main() -> None:
-    rows = [row for row in predict(read_points(SPEEDUPS), SPEEDUPS.parent).predicted if not row.is_prefill]
-    entries = {}
-    for name, prices in CLASSES.items():
-        chosen = [row for row in rows if row.prices in prices]
-        error = np.array([np.log(row.point.speedup / row.speedup) for row in chosen])
-        by_source = Counter(row.point.source for row in chosen)
-        weight = np.array([by_source[row.point.source] ** -0.5 for row in chosen])
-        low, high = (weighted_quantile(error, weight, share) for share in (0.1, 0.9))
-        entries[name] = {"rows": len(chosen), "sources": len(by_source), "low": round(low, 3), "high": round(high, 3)}
+    rows = [row for file in (SPEEDUPS, MORE_SPEEDUPS) for row in predict(read_points(file), file.parent).predicted]
+    rows = [row for row in rows if not row.is_prefill and row.point.source not in ONE_BOX]
+    entries = {name: _entry(rows, name) for name in CLASSES}
     values = {
         "schema": "specmargin.speedup-errors/1",
         "what": "10th and 90th percentile of ln(measured / predicted speed-up), by how prices are known",
@@ -39,6 +35,12 @@ def main() -> None:
     }
     TARGET.write_text(json.dumps(values, indent=1) + "\n", encoding="utf-8")
     print(json.dumps(entries))
+
+
+def _entry(rows: list[PredictedPoint], kind: str) -> dict[str, float]:
+    errors, alike = errors_of_kind(rows, kind), [row for row in rows if price_class(row.prices) == kind]
+    sources = len({row.point.source for row in alike})
+    return {"rows": len(alike), "sources": sources, "low": round(errors.low, 3), "high": round(errors.high, 3)}
 
 
 if __name__ == "__main__":

@@ -56,6 +56,8 @@ class PlanOptions(ScenarioOptions, total=False):
     placement: str
     memory_utilization: float
     drafter: str | None
+    draft_weights: str | None
+    draft_vocabulary: int | None
     acceptance: str | None
     draft_p_min: float | None
     draft_pass_ms: float | None
@@ -90,6 +92,8 @@ class PriceOptions(ScenarioOptions, total=False):
     placement: str
     memory_utilization: float
     drafter: str | None
+    draft_weights: str | None
+    draft_vocabulary: int | None
     draft_pass_ms: float | None
     batch: int
     depth: int
@@ -121,6 +125,8 @@ class DuelOptions(ScenarioOptions, total=False):
     placement: str
     memory_utilization: float
     drafter: str | None
+    draft_weights: str | None
+    draft_vocabulary: int | None
     draft_pass_ms: float | None
     alpha: Required[float]
     batch: int
@@ -136,6 +142,8 @@ class DesignOptions(ScenarioOptions, total=False):
     gpu: Required[str]
     memory_utilization: float
     drafter: str | None
+    draft_weights: str | None
+    draft_vocabulary: int | None
     acceptance: str | None
     draft_p_min: float | None
     draft_pass_ms: float | None
@@ -159,6 +167,8 @@ class SimulateOptions(ScenarioOptions, total=False):
     placement: str
     memory_utilization: float
     drafter: str | None
+    draft_weights: str | None
+    draft_vocabulary: int | None
     acceptance: str | None
     draft_pass_ms: float | None
     off_ms: float | None

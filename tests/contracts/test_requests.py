@@ -71,6 +71,8 @@ OTHER: dict[str, dict[str, str]] = {
     "kv_cache": {"kv_cache": "fp8"},
     "memory_utilization": {"memory_utilization": "0.001"},  # nothing fits
     "drafter": {"drafter": "eagle"},
+    "draft_weights": {"draft_weights": "fp8"},
+    "draft_vocabulary": {"draft_vocabulary": "32000"},
     "acceptance": {"acceptance": "0.3"},
     "draft_p_min": {"engine": "llamacpp", "draft_p_min": "0.9"},
     "routing": {"routing": "uniform"},

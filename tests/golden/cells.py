@@ -36,6 +36,7 @@ MODELS = {
     "glm-5.2": "--weights fp8",
     "deepseek-v4-flash": "",  # compressed attention
     "qwen3.6-35b-a3b": "",  # gated delta net
+    "qwen3.8-flash-next": "--weights fp8",  # gated delta net, selected blocks, hyper-connections
     "nemotron-3-nano-30b-a3b": "",  # Mamba
     "nemotron-3-super-120b-a12b": "",
 }
@@ -52,6 +53,7 @@ OTHERS = (
             "--drafter dflash",
             "--drafter ssd",
             "--drafter model:qwen3-0.6b",
+            "--draft-weights fp8 --draft-vocabulary 32000",
             "--drafter ngram",
             "--drafter free",
             "--acceptance 0.8",

@@ -48,6 +48,11 @@ def _rounded(parameters: int, digits: int) -> str:
         ("qwen2.5-coder-7b", "7.62", 2),  # 7.61B, cut; 7.6156 here
         ("qwen2.5-coder-14b", "14.8", 1),  # 14.7B, cut; 14.77 here
         ("qwen2.5-coder-32b", "33", 0),  # 32.5B; 32,763,876,352 in its safetensors, as here
+        (
+            "qwen3.8-flash-next",
+            "126",
+            0,
+        ),  # "125B main" (jundot/omlx issue 3170), cut; 125.7 here, without the n-gram table
         ("qwen3.5-4b", "4", 0),  # Qwen3.5-4B model card
         ("qwen3.5-9b", "9", 0),  # Qwen3.5-9B model card
         ("gemma-4-12b", "11.91", 2),  # 11.96B with the vision and audio embedders (tenstorrent/tt-xla issue 5255)
@@ -57,6 +62,12 @@ def _rounded(parameters: int, digits: int) -> str:
 )
 def test_total_is_the_published_one(model: str, printed: str, digits: int) -> None:
     assert _rounded(bundled_model(model).parameters, digits) == printed
+
+
+def test_flash_next_uses_six_billion_parameters_per_token() -> None:
+    """125B-A6B: 6.0 without embedding and LM head."""
+    model = bundled_model("qwen3.8-flash-next")
+    assert _rounded(model.active_parameters(count_embedding=False) - model.lm_head.parameters, 0) == "6"
 
 
 def test_glm_ocr_has_a_decoder_of_half_a_billion() -> None:

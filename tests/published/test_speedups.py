@@ -11,14 +11,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from specmargin.validation.calls import Judged, grows_by, judge_rows
 from specmargin.validation.points_schema import read_points
 from specmargin.validation.speedups import (
     SpeedupLine,
     SpeedupReport,
     loop_errors,
-    losses,
     predict,
-    ranges,
     source_median,
     speedup_lines,
 )
@@ -80,9 +79,20 @@ def test_errors_without_two_sources_of_consumer_cards(report: SpeedupReport) -> 
     assert errors[round(0.9 * len(errors))] <= 0.25
 
 
-def test_few_gains_are_called_losses(report: SpeedupReport) -> None:
-    wrong = [row.point.id for row in losses(report) if row.point.speedup >= 1.0]
-    assert len(wrong) <= 0.03 * len(report.predicted)
+@pytest.fixture(scope="module")
+def judged(report: SpeedupReport) -> Judged:
+    return judge_rows(report.predicted)
+
+
+def test_few_gains_are_called_losses(judged: Judged) -> None:
+    calls = judged.groups[0].calls
+    assert calls.gains + calls.losses == 237
+    assert calls.gains_called_losses <= 0.03 * calls.gains
+
+
+def test_every_loss_has_a_reason(judged: Judged) -> None:
+    assert len(judged.losses) >= judged.groups[0].calls.losses
+    assert all(grows_by(row) for row, _ in judged.losses)
 
 
 def test_prefill_leaves_little_to_gain(report: SpeedupReport) -> None:
@@ -96,9 +106,9 @@ def test_prefill_leaves_little_to_gain(report: SpeedupReport) -> None:
     assert sum(row.speedup < 1.0 for row in rows) >= 2
 
 
-def test_ranges_hold_what_they_promise(report: SpeedupReport) -> None:
+def test_ranges_hold_what_they_promise(report: SpeedupReport, judged: Judged) -> None:
     """Each source from the errors of the others: 70 to 90% of all rows, and 60% of each source with 30 rows or more."""
-    spread = ranges(report)
+    spread = judged.left_out_ranges
     assert spread is not None
     assert 0.7 <= spread.inside.mean() <= 0.9
     assert spread.median_width <= 1.6

@@ -6,11 +6,13 @@ import json
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from specmargin.architecture.types import DraftHead, LatentAttention, total_parameters
+from specmargin.architecture.precision import precision_named
+from specmargin.architecture.types import Architecture, DraftHead, LatentAttention, total_parameters
 from specmargin.catalog.drafters import (
     DraftChoice,
     acceptance_names,
@@ -27,7 +29,7 @@ from specmargin.modes import DRAFTERS, DrafterKind
 from specmargin.prices.drafters import FREE, NGRAM, drafter_sequence_bytes, drafter_weight_bytes, round_seconds
 from specmargin.sources import SourceKind
 from specmargin.step import FloatArray
-from tests.scenarios import pricer
+from tests.scenarios import pricer, scenario
 
 QWEN = bundled_model("qwen3.6-35b-a3b")
 
@@ -116,6 +118,59 @@ def test_an_assistant_belongs_to_every_precision_of_its_target_and_stays_bf16() 
     head = find_model("nvidia/Gemma-4-31B-IT-NVFP4").draft_head
     assert head == bundled_model("gemma-4-31b").draft_head
     assert head is not None and head.lm_head.precision.name == "bf16"
+
+
+def _pass_bytes(spec: str, model: str, **options: Any) -> float:
+    """What one draft token at batch 1 and no context reads, from its time on an H200's datasheet."""
+    drafter = find_drafter(spec, bundled_model(model), **options).drafter
+    setting = Pricer(replace(scenario(model, context=0), drafter=drafter))
+    return float(setting.grid([1], 2).draft_seconds[0, 2] - setting.grid([1], 1).draft_seconds[0, 1]) * 4.8e12
+
+
+def test_a_drafter_in_another_format_reads_fewer_bytes() -> None:
+    """Gemma's assistant: int4 layers and projections, the LM head stays; llama.cpp's formats take the head, too."""
+    head = bundled_model("gemma-4-12b").draft_head
+    assert head is not None
+    layers = head.parameters - head.lm_head.parameters - head.vector_parameters
+    norms = sum(group.count * group.layer.vector_parameters for group in head.groups)
+    plain, int4 = (
+        _pass_bytes("mtp", "gemma-4-12b"),
+        _pass_bytes("mtp", "gemma-4-12b", weights=precision_named("int4-g128")),
+    )
+    assert plain - int4 == pytest.approx((layers - norms) * (2 - (0.5 + 2.5 / 128)), rel=0.01)
+    gguf = find_drafter("mtp", bundled_model("gemma-4-12b"), weights=precision_named("q4_k_m")).drafter.runs
+    assert isinstance(gguf, DraftHead) and gguf.lm_head.precision.name == "q6_k"
+
+
+def test_a_reduced_vocabulary_is_a_smaller_lm_head_of_its_own() -> None:
+    whole, reduced = _pass_bytes("mtp", "qwen3.8-27b"), _pass_bytes("mtp", "qwen3.8-27b", vocabulary=40_000)
+    rows = 248_320 - 40_000
+    assert whole - reduced == pytest.approx(rows * (5120 * 2 + 4), rel=0.01)  # weights, and a logit written and read
+    drafter = find_drafter("mtp", bundled_model("qwen3.8-27b"), vocabulary=40_000).drafter
+    own = drafter_weight_bytes(drafter, Layout()) - drafter_weight_bytes(
+        find_drafter("mtp", bundled_model("qwen3.8-27b")).drafter, Layout()
+    )
+    assert own == pytest.approx(40_000 * 5120 * 2)
+
+
+def test_a_draft_model_is_read_in_its_own_format() -> None:
+    for spec in ("model:qwen3-0.6b", "ssd:model:qwen3-0.6b"):
+        runs = find_drafter(spec, QWEN, weights=precision_named("q8_0")).drafter.runs
+        assert isinstance(runs, Architecture)
+        assert runs.weight_precisions == ("q8_0",)
+
+
+@pytest.mark.parametrize(
+    ("spec", "options", "words"),
+    [
+        ("ngram", {"weights": precision_named("fp8")}, "--draft-weights: --drafter ngram has no weights"),
+        ("free", {"vocabulary": 100}, "--draft-vocabulary: --drafter free has no weights"),
+        ("mtp", {"vocabulary": 10**6}, "larger than the drafter's own, 248320"),
+    ],
+)
+def test_what_a_drafter_cannot_be(spec: str, options: dict[str, Any], words: str) -> None:
+    with pytest.raises(ScenarioError, match=words):
+        find_drafter(spec, QWEN, **options)
 
 
 def test_free_and_ngram_cost_nothing_and_hold_no_memory() -> None:

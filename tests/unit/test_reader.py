@@ -15,6 +15,7 @@ from specmargin.architecture.precision import FP8, MXFP4, PRECISIONS, precision_
 from specmargin.architecture.quantization import read_scheme
 from specmargin.architecture.reader import FAMILIES, REFUSED, load_architecture, read_architecture
 from specmargin.architecture.types import (
+    BlockSelection,
     CompressedAttention,
     GroupedAttention,
     LatentAttention,
@@ -420,6 +421,22 @@ def test_laguna_has_a_head_count_per_layer_and_a_gate_per_head() -> None:
     assert sum(group.count for group in model.groups if group.layer.experts) == 39
     gates = {m.outputs for g in model.groups for m in g.layer.projections if m.name.endswith("g_proj")}
     assert gates == {48, 64}
+
+
+def test_flash_next_selects_blocks_and_mixes_streams() -> None:
+    model = bundled_model("qwen3.8-flash-next")
+    kinds = {type(g.layer.attention).__name__: 0 for g in model.groups}
+    for group in model.groups:
+        kinds[type(group.layer.attention).__name__] += group.count
+    assert kinds == {"LinearAttention": 36, "GroupedAttention": 12}
+    selections = {g.layer.attention.selection for g in model.groups if isinstance(g.layer.attention, GroupedAttention)}
+    assert selections == {BlockSelection(index_heads=4, index_dim=128, block_tokens=4, top_blocks=512, key_tokens=4)}
+    mixing = [m for m in model.groups[0].layer.matrices if "hyper_connection" in m.name]
+    assert [(m.inputs, m.outputs) for m in mixing] == [(10240, 324), (320, 10240)] * 2
+    quantized = bundled_model("qwen3.8-flash-next", weights=precision_named("fp8"))
+    assert {m.precision.name for m in quantized.groups[0].layer.matrices if "hyper_connection" in m.name} == {"bf16"}
+    assert sum(m.name == "ple.kv_proj" for g in model.groups for m in g.layer.projections) == 1
+    assert model.draft_head is not None and model.draft_head.groups[0].layer.experts is not None
 
 
 def test_glm_ocr_drafts_with_the_layer_after_the_last() -> None:

@@ -3,30 +3,35 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from specmargin.answers.request_schema import read_request
 from specmargin.answers.scenarios import scenario_of
+from specmargin.catalog.accuracy import price_errors
 from specmargin.cli.main import run
 from specmargin.decisions.pricer import Pricer
 from specmargin.decisions.schedule import Schedule
 from specmargin.errors import InputError, MissingExtraError
 from specmargin.simulator.service import ServiceLoad, service
+from specmargin.validation.calls import count_calls, grows_by, judge_rows
 from specmargin.validation.points_schema import Point, read_points
+from specmargin.validation.speedup_ranges import Ranges, fitted_errors, left_out_ranges, own_ranges
 from specmargin.validation.speedups import (
     PredictedPoint,
     SpeedupReport,
     predict,
-    ranges,
     source_median,
     speedup_lines,
 )
 from specmargin.validation.whole_requests import Loop, load_of
 from specmargin.verbs.plan.request_schema import PlanRequest
+from specmargin.verbs.validate_speedups import SpeedupsRequest, validate_speedups
 
 HEADER = "id,source,model,gpu,engine,drafter,depth,batch,accept_length,speedup,isl,osl,prefill_inside\n"
 
@@ -170,7 +175,7 @@ def test_rows_that_are_mostly_prefill_widen_no_other_range() -> None:
     exact = [predicted(name, name, length=2.0, measured=2.0, speedup=2.0) for name in ("a", "b")]
     loop = Loop(speedup=2.0, prefill_share=0.8)
     far_off = replace(predicted("c", "c", length=2.0, measured=1.0, speedup=2.0), loop=loop)
-    spread = ranges(SpeedupReport(predicted=(*exact, far_off), refused={}))
+    spread = left_out_ranges((*exact, far_off))
     assert spread is not None
     assert spread.low[:2].tolist() == pytest.approx([2.0, 2.0])
     assert not spread.inside[2]
@@ -202,12 +207,12 @@ def test_a_range_comes_from_the_other_sources() -> None:
         predicted("b", "two", length=2.0, measured=1.1, speedup=1.0),
         predicted("c", "two", length=2.0, measured=0.9, speedup=1.0),
     )
-    spread = ranges(SpeedupReport(predicted=rows, refused={}))
+    spread = left_out_ranges(rows)
     assert spread is not None
     assert spread.low.tolist() == pytest.approx([1.8, 1.0, 1.0])
     assert spread.high.tolist() == pytest.approx([2.2, 1.0, 1.0])
     assert spread.inside.tolist() == [True, False, False]
-    assert ranges(SpeedupReport(predicted=rows[1:], refused={})) is None
+    assert left_out_ranges(rows[1:]) is None
 
 
 @pytest.mark.parametrize(
@@ -228,3 +233,69 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
         read_points(file(tmp_path))
     with pytest.raises(InputError, match="cannot be read"):
         read_points(tmp_path / "missing.csv")
+
+
+def test_a_range_from_its_own_prices_is_wider_by_its_doubts() -> None:
+    errors = price_errors("laws")
+    sure = predicted("a", "one", length=2.0, measured=2.0, speedup=2.0)
+    both = own_ranges([sure, replace(sure, doubt=(-0.3, 0.2))])
+    assert np.log(both.low / 2.0) == pytest.approx([errors.low, -np.hypot(errors.low, 0.3)])
+    assert np.log(both.high / 2.0) == pytest.approx([errors.high, np.hypot(errors.high, 0.2)])
+
+
+def test_the_errors_of_prices_leave_out_what_is_uncertain_about_a_row_itself() -> None:
+    """Ten rows 20% too slow: an error of that size, unless each says that it could be."""
+    rows = [predicted(f"{i}", f"{i}", length=2.0, measured=0.8, speedup=1.0) for i in range(10)]
+    assert fitted_errors(rows).low == pytest.approx(math.log(0.8))
+    doubtful = [replace(row, doubt=(-0.5, 0.5)) for row in rows]
+    assert (fitted_errors(doubtful).low, fitted_errors(doubtful).high) == (0.0, 0.0)
+    partly = fitted_errors([replace(row, doubt=(-0.2, 0.0)) for row in rows])
+    assert math.hypot(partly.low, 0.2) == pytest.approx(-math.log(0.8))
+
+
+def test_losses_are_called_uncertain_or_missed() -> None:
+    cases = {
+        "called": (0.9, 0.9, 0.8),
+        "uncertain": (0.9, 1.1, 0.8),
+        "missed": (0.9, 1.5, 1.2),
+        "wrong": (1.2, 0.9, 0.8),
+    }
+    rows = [predicted(name, "s", length=2.0, measured=m, speedup=p) for name, (m, p, _) in cases.items()]
+    low = np.array([low for _, _, low in cases.values()])
+    calls = count_calls(rows, Ranges(low=low, high=low + 1.0, inside=low > 0))
+    assert (calls.losses, calls.losses_called, calls.losses_uncertain) == (3, 1, 1)
+    assert (calls.gains, calls.gains_called_losses, calls.gains_uncertain) == (1, 1, 0)
+
+
+def test_a_group_of_ten_rows_behind_the_datasheet_is_marked() -> None:
+    row = replace(predicted("a", "s", length=2.0, measured=1.0, speedup=1.2), datasheet_speedup=1.1)
+    few, many = (judge_rows([row] * count).groups[0] for count in (9, 10))
+    assert not few.behind_datasheet and many.behind_datasheet
+    assert [many.median_error, many.datasheet_median_error] == pytest.approx([0.2, 0.1])
+    ahead = judge_rows([replace(row, datasheet_speedup=1.3)] * 10).groups[0]
+    assert not ahead.behind_datasheet
+
+
+def test_what_a_round_exceeds_a_plain_step_by() -> None:
+    row = predicted("a", "s", length=2.0, measured=1.0, speedup=0.9)
+    first, *_ = row.growth.items()
+    assert grows_by(row, most=1) == f"{first[0]} +{first[1]:.0%}"
+    assert list(row.growth.values()) == sorted(row.growth.values(), reverse=True)
+
+
+def test_sources_are_judged_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    row = "qwen3.6-35b-a3b,h200,vllm,mtp,3,8,2.4"
+    path = file(tmp_path, f"a,own,{row},1.5,,,", f"b,own,{row},0.9,,,", f"c,other,{row},9.0,,,")
+    assert run("validate", ["speedups", str(path), "--json", "--apart", "other"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert {row["id"]: row["apart"] for row in answer["rows"]} == {"a": False, "b": False, "c": True}
+    everything = next(group for group in answer["groups"] if group["group"] == "all rows")
+    assert everything["rows"] == 2 and answer["apart"]["rows"] == 1
+    assert (everything["losses"], everything["gains"]) == (1, 1)
+    assert {"GPU h200", "MoE, context below 8k", "prices tables"} & {group["group"] for group in answer["groups"]}
+    assert [loss["id"] for loss in answer["losses"]] == ["b"] and "+" in answer["losses"][0]["grows_by"]
+    assert run("validate", ["speedups", str(path), "--apart", "other"]) == 0
+    shown = capsys.readouterr().out
+    assert "apart" in shown and "losses: " in shown
+    with pytest.raises(InputError, match="has no source 'third'; its sources are other, own"):
+        validate_speedups(SpeedupsRequest(file=path, apart=("third",)))

@@ -214,6 +214,16 @@ class ScenarioRequest(Request):
         float, Field(gt=0, le=1, description="Fraction of GPU memory that the engine may use."), MODEL.as_("FRACTION")
     ] = 0.9
     drafter: DrafterField = None
+    draft_weights: Annotated[
+        str | None,
+        Field(description="Weight precision of the drafter's linear layers: bf16, fp8, int4-g128, Q8_0 ..."),
+        DRAFTS.as_("PRECISION", "from the checkpoint that holds it"),
+    ] = None
+    draft_vocabulary: Annotated[
+        int | None,
+        Field(ge=1, le=10_000_000, description="Tokens that the drafter's LM head scores, where it is a reduced one."),
+        DRAFTS.as_("TOKENS", "the drafter's own: the target's for MTP and DFlash"),
+    ] = None
     acceptance: Annotated[
         str | None,
         Field(

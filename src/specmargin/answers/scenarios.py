@@ -119,10 +119,12 @@ def early_stop_of(request: ScenarioRequest, choice: DraftChoice, survival: Survi
 
 
 def _drafters(request: ScenarioRequest, target: Architecture) -> list[DraftChoice]:
+    weights = precision_named(request.draft_weights) if request.draft_weights else None
+    vocabulary = request.draft_vocabulary
     if request.drafter == ALL_DRAFTERS:
-        return available_drafters(target)
+        return available_drafters(target, weights=weights, vocabulary=vocabulary)
     default = "mtp" if target.draft_head is not None else "eagle"
-    return [find_drafter(request.drafter or default, target)]
+    return [find_drafter(request.drafter or default, target, weights=weights, vocabulary=vocabulary)]
 
 
 def _run(target: Architecture, device: Device, kv: Precision | None, choice: DraftChoice) -> Run:

@@ -59,6 +59,7 @@ FAMILIES: dict[str, FamilyReader] = {
     "qwen3_5_moe": qwen_hybrid.qwen3_5,
     "qwen3_moe": mixture.qwen3_moe,
     "qwen3_next": qwen_hybrid.qwen3_next,
+    "qwen4_exp": qwen_hybrid.qwen4_exp,
     "step3p5": windowed.step3p5,
 }
 # Other values of `model_type`, and the family that they are read as.
@@ -76,6 +77,7 @@ _FAMILY_OF = {
     "qwen3_5_text": "qwen3_5",
     "qwen3_vl_moe_text": "qwen3_moe",
     "qwen3_vl_text": "qwen3",
+    "qwen4_exp_text": "qwen4_exp",
 }
 
 # Families that are refused, and why: a refusal is better than a wrong price.

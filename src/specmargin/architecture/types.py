@@ -77,12 +77,13 @@ def total_bytes(matrices: Iterable[Matrix], ranks: int = 1) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockSelection:
-    """Block-sparse attention (MiniMax M3): an indexer scores blocks, each query reads its top ones."""
+    """Block-sparse attention (MiniMax M3, Qwen3.8-Flash-Next): each query reads the best blocks of an indexer."""
 
     index_heads: int
     index_dim: int
     block_tokens: int
     top_blocks: int
+    key_tokens: int = 1  # tokens that one key of the indexer stands for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

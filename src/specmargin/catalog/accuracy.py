@@ -11,6 +11,14 @@ _CLASSES = {"tables": "kernels", "laws": "kernels", "scaled": "scaled", "datashe
 _OWN = PriceErrors(low=-0.10, high=0.10, source="measured rounds of other models (python -m lab.validation.rounds)")
 
 
+OWN = "own"
+
+
+def price_class(prices: str) -> str:
+    """How prices of this name are known."""
+    return _CLASSES.get(prices, OWN)
+
+
 def price_errors(prices: str) -> PriceErrors:
     """For prices of this name; any other name is a file of the user's own measurements."""
     if prices not in _CLASSES:

@@ -12,9 +12,10 @@ import numpy as np
 
 from specmargin.acceptance.early_stop import EarlyStop, assumed_stop, stop_of_rounds
 from specmargin.acceptance.survival import Survival, parse_acceptance
+from specmargin.architecture.precision import Precision
 from specmargin.architecture.types import Architecture, DraftHead
 from specmargin.catalog.bundled import bundled_text, read_bundled
-from specmargin.catalog.heads import dflash_head, dspark_head, eagle_head
+from specmargin.catalog.heads import dflash_head, dspark_head, eagle_head, stored
 from specmargin.catalog.lookup import find_model, hub_id, model_names
 from specmargin.errors import CatalogError, ScenarioError, nearest_names, needs_extra
 from specmargin.files import split_detail
@@ -44,8 +45,27 @@ class DraftChoice:
     drafter: Drafter
 
 
-def find_drafter(spec: str, target: Architecture) -> DraftChoice:
-    """The drafter of `KIND` or `KIND:DETAIL`; `modes.DRAFTERS` lists the kinds."""
+def find_drafter(
+    spec: str, target: Architecture, *, weights: Precision | None = None, vocabulary: int | None = None
+) -> DraftChoice:
+    """The drafter of `KIND` or `KIND:DETAIL`; `modes.DRAFTERS` lists the kinds.
+
+    `weights`: what its linear layers are stored in. `vocabulary`: tokens that a reduced LM head scores.
+    """
+    choice = _named_drafter(spec, target)
+    runs = choice.drafter.runs
+    if weights is None and vocabulary is None:
+        return choice
+    if runs is None:
+        option = "--draft-weights" if weights is not None else "--draft-vocabulary"
+        raise ScenarioError(f"{option}: --drafter {choice.kind} has no weights; leave it out")
+    if weights is not None and isinstance(runs, Architecture):
+        runs = find_model(choice.model, weights=weights)
+    changed = stored(runs, weights=weights, vocabulary=vocabulary)
+    return replace(choice, drafter=replace(choice.drafter, runs=changed))
+
+
+def _named_drafter(spec: str, target: Architecture) -> DraftChoice:
     kind, _, detail = spec.partition(":")
     kind = {"eagle3": "eagle"}.get(kind.lower(), kind.lower())
     if kind not in DRAFTERS:
@@ -79,10 +99,18 @@ def _head_choice(kind: str, model: str, head: DraftHead) -> DraftChoice:
     return DraftChoice(kind=kind, model=model or head.checkpoint, drafter=drafter)
 
 
-def available_drafters(target: Architecture) -> list[DraftChoice]:
+def available_drafters(
+    target: Architecture, *, weights: Precision | None = None, vocabulary: int | None = None
+) -> list[DraftChoice]:
     """The kinds that `--drafter all` ranks, without `mtp` for a model that has no MTP head."""
     kinds = [kind.name for kind in DRAFTERS.values() if kind.ranked]
-    return [find_drafter(kind, target) for kind in kinds if kind != "mtp" or target.draft_head is not None]
+    named = [_named_drafter(kind, target) for kind in kinds if kind != "mtp" or target.draft_head is not None]
+    return [
+        choice
+        if choice.drafter.runs is None
+        else find_drafter(choice.kind, target, weights=weights, vocabulary=vocabulary)
+        for choice in named
+    ]
 
 
 def _draft_model(spec: str) -> DraftChoice:
@@ -97,7 +125,7 @@ def _draft_model(spec: str) -> DraftChoice:
 def _overlapped(detail: str, target: Architecture) -> DraftChoice:
     inner_spec, _, rate = detail.partition("@")
     default = "mtp" if target.draft_head is not None else "eagle"
-    inner = find_drafter(inner_spec or default, target)
+    inner = _named_drafter(inner_spec or default, target)
     if inner.drafter.runs is None or inner.drafter.hit_rate is not None:
         raise CatalogError(f"--drafter ssd overlaps a head or a model, not {inner_spec!r}")
     try:

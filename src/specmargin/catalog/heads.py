@@ -12,11 +12,11 @@ from specmargin.architecture.config import Config
 from specmargin.architecture.families.builder import LayerBuilder, Mixer, plain_attention, vocabulary_matrix
 from specmargin.architecture.families.deepseek import latent_attention, latent_mixer
 from specmargin.architecture.families.windowed import gemma4_attention
-from specmargin.architecture.precision import BF16
-from specmargin.architecture.quantization import unquantized
-from specmargin.architecture.types import Architecture, DraftHead, Layer, grouped
+from specmargin.architecture.precision import BF16, Precision
+from specmargin.architecture.quantization import QuantizationScheme, all_weights, unquantized
+from specmargin.architecture.types import Architecture, DraftHead, Layer, Matrix, grouped
 from specmargin.catalog.bundled import read_bundled
-from specmargin.errors import ArchitectureError
+from specmargin.errors import ArchitectureError, ScenarioError
 from specmargin.files import read_json
 from specmargin.sources import Source, assumed, published
 
@@ -201,6 +201,40 @@ def _block_layer(make: LayerBuilder, config: Config, kind: str) -> Layer:
         names = ("attention_conv.kernel_projection", "mlp_conv.kernel_projection")
         mixer = mixer._replace(projections=(*mixer.projections, *(make.whole(name, kernel) for name in names)))
     return make.layer(mixer, make.gated_mlp("mlp", config.positive("intermediate_size")))
+
+
+def stored(
+    runs: DraftHead | Architecture, *, weights: Precision | None = None, vocabulary: int | None = None
+) -> DraftHead | Architecture:
+    """The drafter with its linear layers in another format, and with an LM head that scores fewer tokens.
+
+    A draft model is read in its format (`find_model`), a head's matrices are changed here: its layers and projections,
+    and its own LM head where the format has one for it (llama.cpp's). A reduced LM head is a copy of some rows.
+    """
+    if weights is not None and isinstance(runs, DraftHead):
+        runs = _requantized(runs, all_weights(weights))
+    if vocabulary is None:
+        return runs
+    if vocabulary > runs.lm_head.outputs:
+        raise ScenarioError(f"--draft-vocabulary {vocabulary} is larger than the drafter's own, {runs.lm_head.outputs}")
+    reduced = replace(runs.lm_head, outputs=vocabulary, split_units=vocabulary)
+    if isinstance(runs, DraftHead):
+        return replace(runs, lm_head=reduced, shares_lm_head=False)
+    return replace(runs, lm_head=reduced)
+
+
+def _requantized(head: DraftHead, scheme: QuantizationScheme) -> DraftHead:
+    def linear(matrices: tuple[Matrix, ...]) -> tuple[Matrix, ...]:
+        return tuple(replace(matrix, precision=scheme.of_linear(matrix.name)) for matrix in matrices)
+
+    def layer(old: Layer) -> Layer:
+        block = old.experts
+        experts = block and replace(block, expert=linear(block.expert), always_on=linear(block.always_on))
+        return replace(old, projections=linear(old.projections), dense=linear(old.dense), experts=experts)
+
+    own = head.lm_head if head.shares_lm_head else replace(head.lm_head, precision=scheme.of_special("lm_head"))
+    groups = tuple(replace(group, layer=layer(group.layer)) for group in head.groups)
+    return replace(head, groups=groups, fusion=linear(head.fusion), lm_head=own)
 
 
 def _head_config(

@@ -166,8 +166,11 @@ def _component_range(unknown: PriceUnknown, point: int) -> InputRange:
     )
 
 
+_PLACES = {Component.ENGINE: "the engine itself", Component.LAUNCHES: "kernel launches on this host"}
+
+
 def _named(component: Component) -> str:
-    return "the engine itself" if component is Component.ENGINE else f"{component} on this GPU"
+    return _PLACES.get(component, f"{component} on this GPU")
 
 
 def acceptance_range(survival: Survival, depth: int, *, own: bool) -> InputRange:

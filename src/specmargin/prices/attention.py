@@ -67,7 +67,7 @@ def held_bytes(attention: Attention, context: FloatArray, *, kv: Precision, rank
     match attention:
         case GroupedAttention():
             tokens = context if attention.window is None else np.minimum(context, attention.window)
-            index = 0.0 if attention.selection is None else attention.selection.index_dim * kv.bytes_per_parameter
+            index = 0.0 if attention.selection is None else _block_index_bytes(attention.selection, kv)
             return tokens * (_grouped_entry_bytes(attention, kv, ranks) + index)
         case LatentAttention():
             index = _index_entry_bytes(attention.selection)
@@ -125,10 +125,10 @@ def _block_selected(
     flops_per_pair: float,
 ) -> Traffic:
     tokens = context + run
-    index_entry = s.index_dim * kv.bytes_per_parameter  # one index key per token, on every rank
+    index_entry = _block_index_bytes(s, kv)
     budget = float(s.block_tokens * s.top_blocks)
     read = selected_union(run, tokens, budget) * entry + tokens * index_entry
-    index_flops = 2.0 * (s.index_heads / ranks) * s.index_dim * attended_pairs(run, context)
+    index_flops = 2.0 * (s.index_heads / ranks) * s.index_dim * attended_pairs(run, context) / s.key_tokens
     flops = run * np.minimum(tokens, budget) * flops_per_pair + index_flops
     return Traffic(read_bytes=read, written_bytes=run * (entry + index_entry), flops=flops)
 
@@ -192,6 +192,11 @@ def _latent_entry_bytes(a: LatentAttention, kv: Precision) -> float:
 def _compressed_entry_bytes(a: CompressedAttention, kv: Precision) -> float:
     rope = max(_ROPE_BYTES, kv.bytes_per_parameter)
     return (a.head_dim - a.rope_dim) * kv.bytes_per_parameter + a.rope_dim * rope
+
+
+def _block_index_bytes(s: BlockSelection, kv: Precision) -> float:
+    """The indexer's key, per token and on every rank."""
+    return s.index_dim * kv.bytes_per_parameter / s.key_tokens
 
 
 def _index_entry_bytes(s: TokenSelection | None) -> float:

@@ -35,6 +35,8 @@ class Point(StrictModel):
     parallel: str = "tp"
     weights: str | None = None
     kv_cache: str | None = None
+    draft_weights: str | None = None
+    draft_vocabulary: int | None = Field(default=None, ge=1)
     isl: int | None = Field(default=None, ge=1)
     osl: int | None = Field(default=None, ge=1)
     context: float = Field(default=1024.0, ge=0.0)

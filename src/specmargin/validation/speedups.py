@@ -6,8 +6,8 @@ measured speed-up over no speculation. It is predicted with its own accept lengt
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+import math
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,13 +18,19 @@ from scipy.stats import spearmanr
 from specmargin.answers.request_schema import ScenarioRequest, read_request
 from specmargin.answers.scenarios import scenario_of
 from specmargin.catalog.routing_profiles import ASSUMED, SCALED, find_routing
+from specmargin.decisions.certainty import SpeedupRange, step_inputs
 from specmargin.decisions.pricer import Pricer
+from specmargin.decisions.unknowns import RoundLedger
 from specmargin.errors import MissingExtraError, ParallelismError, ScenarioError, SpecmarginError
 from specmargin.formats import find_engine
-from specmargin.step import BoolArray, FloatArray
+from specmargin.prices.accuracy import PriceErrors
+from specmargin.step import FloatArray
 from specmargin.validation.points_schema import Point
 from specmargin.validation.whole_requests import Loop, closed_loop, load_of
 
+ALL = "all rows"
+_NO_ERRORS = PriceErrors(low=0.0, high=0.0, source="")
+_LONG_CONTEXT = 8192
 _MOSTLY = 0.5  # share of the time from which on prompts, not decoding, decide a row
 
 # --- predictions ---
@@ -38,6 +44,8 @@ class PredictedPoint:
     round_speedup: float  # of a round and its prompts, one after another
     datasheet_speedup: float  # a baseline: the bare datasheet, no engine time, the scaled curves of one model
     loop: Loop | None  # whole requests in a closed loop; None: decoding alone, or lengths unknown
+    #: What is uncertain about its components and its routing: logarithms of factors on the speed-up, below and above.
+    doubt: tuple[float, float] = (0.0, 0.0)
 
     @property
     def speedup(self) -> float:
@@ -49,6 +57,14 @@ class PredictedPoint:
         return self.pricer.scenario.prices.name
 
     @property
+    def growth(self) -> dict[str, float]:
+        """By how much of a plain step each component of the round exceeds it, the largest first; with prompts none."""
+        grown = RoundLedger.of(self.pricer, float(self.point.batch), float(self.point.depth)).growth()
+        plain = float(self.pricer.grid([self.point.batch], 0).no_spec_seconds[0])
+        shares = {name: float(seconds) / plain for name, seconds in grown.items()}
+        return dict(sorted(shares.items(), key=lambda item: -item[1]))
+
+    @property
     def is_prefill(self) -> bool:
         """Mostly prompts: an error of such a row says little about decoding."""
         return self.loop is not None and self.loop.prefill_share > _MOSTLY
@@ -58,6 +74,11 @@ class PredictedPoint:
 class SpeedupReport:
     predicted: tuple[PredictedPoint, ...]
     refused: dict[str, str]  # by id: why the row could not be asked
+
+    def divided(self, apart: Collection[str]) -> tuple[SpeedupReport, SpeedupReport]:
+        """Without the rows of these sources, and those alone; what was refused stays with the first."""
+        own, others = ([row for row in self.predicted if (row.point.source in apart) == side] for side in (True, False))
+        return replace(self, predicted=tuple(others)), SpeedupReport(predicted=tuple(own), refused={})
 
     @property
     def refused_by_reason(self) -> dict[str, list[str]]:
@@ -94,7 +115,15 @@ def _predict_point(point: Point, folder: Path, pricers: dict[tuple[Any, ...], Pr
         round_speedup=speedup,
         datasheet_speedup=_round(_pricer(point, folder, pricers, prices="datasheet"), point)[1],
         loop=_loop(pricer, point) if point.of_whole_requests else None,
+        doubt=_doubt(pricer, point),
     )
+
+
+def _doubt(pricer: Pricer, point: Point) -> tuple[float, float]:
+    """Beyond the errors of its kind of prices."""
+    (inputs,) = step_inputs(pricer, _NO_ERRORS, [point.batch], [point.depth])
+    sure = SpeedupRange.around(1.0, inputs)
+    return math.log(sure.low), math.log(sure.high)
 
 
 def _loop(pricer: Pricer, point: Point) -> Loop | None:
@@ -130,6 +159,8 @@ def _pricer(point: Point, folder: Path, pricers: dict[tuple[Any, ...], Pricer], 
         "acceptance": "0",  # the row has its own accept length
         "weights": point.weights,
         "kv_cache": point.kv_cache,
+        "draft_weights": point.draft_weights,
+        "draft_vocabulary": point.draft_vocabulary,
         "prices": prices,
         "engine_time": point.named_engine_time if prices is None else None,
     }
@@ -168,17 +199,28 @@ class SpeedupLine:
 
 def speedup_lines(report: SpeedupReport) -> list[SpeedupLine]:
     rows = report.predicted
-    groups: dict[str, list[int]] = {"all rows": list(range(len(rows)))}
-    for index, row in enumerate(rows):
-        for group in _groups(row):
-            groups.setdefault(group, []).append(index)
     rules = _rules(rows)
     measured = np.array([row.point.speedup for row in rows])
     return [
         _line(group, rule, predicted[members], measured[members])
-        for group, members in sorted(groups.items(), key=lambda item: (item[0] != "all rows", item[0]))
+        for group, members in grouped(rows)
         for rule, predicted in rules.items()
     ]
+
+
+def grouped(rows: Sequence[PredictedPoint]) -> list[tuple[str, list[int]]]:
+    """Groups by name, all rows first, and the places of their rows."""
+    groups: dict[str, list[int]] = {ALL: list(range(len(rows)))}
+    for index, row in enumerate(rows):
+        for group in _groups(row):
+            groups.setdefault(group, []).append(index)
+    return sorted(groups.items(), key=lambda item: (item[0] != ALL, item[0]))
+
+
+def median_errors(predicted: Sequence[float], rows: Sequence[PredictedPoint]) -> tuple[float, float]:
+    """Median error and bias of these predictions of the rows' speed-ups."""
+    error = np.array(predicted) / np.array([row.point.speedup for row in rows]) - 1.0
+    return float(np.median(np.abs(error))), float(np.median(error))
 
 
 def source_median(report: SpeedupReport) -> float:
@@ -220,7 +262,10 @@ def _rules(rows: Sequence[PredictedPoint]) -> dict[str, FloatArray]:
 def _groups(row: PredictedPoint) -> Iterable[str]:
     point = row.point
     yield f"source {point.source}"
-    yield "MoE" if row.pricer.scenario.architecture.is_moe else "dense"
+    kind = "MoE" if row.pricer.scenario.architecture.is_moe else "dense"
+    yield kind
+    yield f"{kind}, context {'below' if point.context < _LONG_CONTEXT else 'from'} 8k"
+    yield f"GPU {Path(point.gpu).stem if '/' in point.gpu else point.gpu}"
     yield f"engine {point.engine}"
     yield f"drafter {point.drafter.partition(':')[0]}"
     yield f"prices {row.prices}"
@@ -245,67 +290,3 @@ def _line(group: str, rule: str, predicted: FloatArray, measured: FloatArray) ->
 
 def _ranks(predicted: FloatArray) -> bool:
     return predicted.size >= 5 and np.unique(predicted).size > 1
-
-
-# --- ranges ---
-
-#: 80% of the error of verify over plain steps that a datasheet adds to that of scaled laws, as a logarithm. The medians
-#: over nine GPUs are 8.1% and 3.2% (`python -m lab.validation.scaled`): √(0.081² − 0.032²) · 1.2816 / 0.6745.
-DATASHEET_EXTRA = 0.14
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ranges:
-    """80% ranges of the predicted speed-ups, each from the errors of the other sources."""
-
-    low: FloatArray
-    high: FloatArray
-    inside: BoolArray
-
-    @property
-    def median_width(self) -> float:
-        """Median of high over low."""
-        return float(np.median(self.high / self.low))
-
-
-def ranges(report: SpeedupReport) -> Ranges | None:
-    """None where all rows are of one source. A source of n rows counts √n: rows of one source err alike.
-
-    Rows that are mostly prefill say nothing about the others. Rows that are priced by a datasheet get a wider range, by
-    what datasheets add to the error of measured kernels.
-    """
-    rows = report.predicted
-    source = np.array([row.point.source for row in rows])
-    if np.unique(source).size < 2:
-        return None
-    predicted, measured = (
-        np.array(values) for values in zip(*((row.speedup, row.point.speedup) for row in rows), strict=True)
-    )
-    error = np.log(measured / predicted)
-    prefill = np.array([row.is_prefill for row in rows])
-    low, high = np.zeros(error.shape), np.zeros(error.shape)
-    for name in np.unique(source):
-        own, others = source == name, (source != name) & ~prefill
-        if not others.any():
-            others = source != name
-        rows_by_source = Counter(source[others].tolist())
-        weight = np.array([rows_by_source[other] ** -0.5 for other in source[others].tolist()])
-        low[own], high[own] = (weighted_quantile(error[others], weight, share) for share in (0.1, 0.9))
-    bare = np.array([row.prices == "datasheet" for row in rows])
-    low[bare], high[bare] = -np.hypot(low[bare], DATASHEET_EXTRA), np.hypot(high[bare], DATASHEET_EXTRA)
-    low, high = predicted * np.exp(low), predicted * np.exp(high)
-    return Ranges(low=low, high=high, inside=np.asarray((low <= measured) & (measured <= high)))
-
-
-def weighted_quantile(values: FloatArray, weight: FloatArray, share: float) -> float:
-    order = np.argsort(values)
-    cumulative = np.cumsum(weight[order]) / weight.sum()
-    return float(values[order][min(int(np.searchsorted(cumulative, share)), values.size - 1)])
-
-
-# --- rows to look at ---
-
-
-def losses(report: SpeedupReport) -> list[PredictedPoint]:
-    """Rows where speculation lost, or was predicted to lose."""
-    return [row for row in report.predicted if row.point.speedup < 1.0 or row.speedup < 1.0]

@@ -48,6 +48,8 @@ class CoverageRequest(ScenarioRequest):
     unused: ClassVar[Mapping[str, str]] = {
         "acceptance": NO_ACCEPTANCE,
         "drafter": "the experts of the target do not depend on the drafter",
+        "draft_weights": "the experts of the target do not depend on the drafter",
+        "draft_vocabulary": "the experts of the target do not depend on the drafter",
         "draft_p_min": FULL_DRAFTS,
         "draft_pass_ms": "drafting is not priced here",
         "off_ms": NO_OFF_TIME,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
@@ -25,7 +25,8 @@ from specmargin.errors import InputError, needs_extra
 
 if TYPE_CHECKING:
     from specmargin.show.figures.figure import Chart
-    from specmargin.validation.speedups import PredictedPoint, Ranges, SpeedupLine, SpeedupReport
+    from specmargin.validation.calls import Call, GroupLine, Judged
+    from specmargin.validation.speedups import PredictedPoint, SpeedupLine, SpeedupReport
 
 _SHOWN_ROWS = 20
 _SHOWN_REASONS = 3
@@ -41,29 +42,52 @@ class SpeedupsRequest(Request):
     allow_skipped: Annotated[
         bool, Field(description="Report the other rows where some cannot be predicted (named in the answer).")
     ] = False
+    apart: Annotated[
+        tuple[str, ...],
+        Field(description="A source to judge apart from the others, as one group with its like; may be repeated."),
+        Shown(metavar="SOURCE"),
+    ] = ()
 
 
 @verb(SpeedupsRequest, outputs=ChartOutputs)
 def validate_speedups(request: SpeedupsRequest, progress: Progress = silent) -> SpeedupsAnswer:
     with needs_extra("simulate"):
+        from specmargin.validation.calls import judge_rows
         from specmargin.validation.points_schema import read_points
-        from specmargin.validation.speedups import losses, predict, ranges, speedup_lines
+        from specmargin.validation.speedups import predict, speedup_lines
     points = read_points(request.file)
+    _check_apart(request, {point.source for point in points})
     with progress("speed-ups", len(points)) as advance:
-        report = predict(points, request.file.parent, advance)
-    if report.refused and not (request.allow_skipped and report.predicted):
-        raise InputError(_skipped(request.file, report, len(points)))
+        whole = predict(points, request.file.parent, advance)
+    if whole.refused and not (request.allow_skipped and whole.predicted):
+        raise InputError(_skipped(request.file, whole, len(points)))
+    report, apart = whole.divided(request.apart)
+    if not report.predicted:
+        raise InputError(
+            f"{request.file}: no row of the other sources can be predicted (--apart {' --apart '.join(request.apart)})"
+        )
     return SpeedupsAnswer(
-        request=request, report=report, lines=speedup_lines(report), ranges=ranges(report), lost=losses(report)
+        request=request,
+        report=report,
+        lines=speedup_lines(report),
+        judged=judge_rows(report.predicted),
+        apart=judge_rows(apart.predicted) if apart.predicted else None,
     )
+
+
+def _check_apart(request: SpeedupsRequest, sources: set[str]) -> None:
+    if unknown := [name for name in request.apart if name not in sources]:
+        raise InputError(
+            f"--apart: {request.file} has no source {unknown[0]!r}; its sources are {', '.join(sorted(sources))}"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class SpeedupsAnswer(Answer[SpeedupsRequest]):
-    report: SpeedupReport
+    report: SpeedupReport  # without the sources that are judged apart
     lines: Sequence[SpeedupLine]  # errors by rule and group
-    ranges: Ranges | None
-    lost: Sequence[PredictedPoint]
+    judged: Judged
+    apart: Judged | None
 
     schema: ClassVar[str] = "specmargin.validate-speedups/1"
 
@@ -73,58 +97,79 @@ class SpeedupsAnswer(Answer[SpeedupsRequest]):
         return f"{ours.rows} rows: median error {ours.median_error:.1%}, bias {ours.bias:+.1%}"
 
     def table(self) -> list[dict[str, Any]]:
-        """One row per measurement that could be predicted."""
-        spread = self.ranges
+        """One row per measurement that could be predicted; those that are judged apart at the end."""
+        from specmargin.validation.calls import called
+
         return [
             {
                 "id": row.point.id,
                 "source": row.point.source,
                 "measured": row.point.speedup,
                 "predicted": row.speedup,
-                "speedup_low": None if spread is None else float(spread.low[index]),
-                "speedup_high": None if spread is None else float(spread.high[index]),
+                "speedup_low": low,
+                "speedup_high": high,
+                "call": str(called(row, low)),
                 "datasheet": row.datasheet_speedup,
                 "prices": row.prices,
                 "engine_time": row.pricer.scenario.engine_time.source.detail.partition(";")[0],
                 "round": row.round_speedup,
                 "closed_loop": None if row.loop is None else asdict(row.loop),
+                "apart": judged is self.apart,
             }
-            for index, row in enumerate(self.report.predicted)
+            for judged in (self.judged, self.apart)
+            if judged is not None
+            for row, low, high in zip(judged.rows, judged.ranges.low.tolist(), judged.ranges.high.tolist(), strict=True)
         ]
 
     def values(self) -> dict[str, Any]:
+        from specmargin.validation.calls import grows_by
         from specmargin.validation.speedups import source_median
 
+        left_out = self.judged.left_out_ranges
         return {
-            "lines": [
-                {
-                    name: None if isinstance(value, float) and math.isnan(value) else value
-                    for name, value in asdict(line).items()
-                }
-                for line in self.lines
-            ],
+            "lines": [_finite(asdict(line)) for line in self.lines],
+            "groups": [_group_values(group) for group in self.judged.groups],
+            "apart": None if self.apart is None else _group_values(self.apart.groups[0]),
             "rows": self.table(),
+            "losses": [
+                {"id": row.point.id, "measured": row.point.speedup, "predicted": row.speedup, "call": str(call)}
+                | {"grows_by": grows_by(row)}
+                for judged in (self.judged, self.apart)
+                if judged is not None
+                for row, call in judged.losses
+            ],
             "source_median_error": source_median(self.report),
-            "range_coverage": None if self.ranges is None else float(self.ranges.inside.mean()),
+            "range_coverage": float(self.judged.ranges.inside.mean()),
+            "range_coverage_left_out": None if left_out is None else float(left_out.inside.mean()),
             "not_predicted": self.report.refused,
         }
 
     def blocks(self) -> Iterator[Block]:
         yield _everything(self.lines)
         yield GAP
-        yield _by_group(self.lines)
+        yield from _by_group(self.judged.groups, self.apart)
         yield _loops(self.report)
-        yield from _losses(self.lost)
+        yield from _losses([*self.judged.losses, *(self.apart.losses if self.apart else ())])
         for reason, ids in self.report.refused_by_reason.items():
             yield dim(f"not predicted: {_listed(ids)}: {reason}")
-        if self.ranges is not None:
-            yield GAP
-            yield _coverage(self.report, self.ranges)
+        yield GAP
+        yield _coverage(self.judged)
+        yield _calls(self.judged.groups[0])
 
     def chart(self) -> Chart:
         from specmargin.show.figures.validation import speedups_figure
 
         return speedups_figure(self.report).chart()
+
+
+def _finite(values: dict[str, Any]) -> dict[str, Any]:
+    return {name: None if isinstance(value, float) and math.isnan(value) else value for name, value in values.items()}
+
+
+def _group_values(group: GroupLine) -> dict[str, Any]:
+    values = asdict(group)
+    calls: dict[str, Any] = values.pop("calls")
+    return values | calls
 
 
 def _skipped(file: Path, report: SpeedupReport, rows: int) -> str:
@@ -165,22 +210,27 @@ def _everything(lines: Sequence[SpeedupLine]) -> Table:
     )
 
 
-def _by_group(lines: Sequence[SpeedupLine]) -> Table:
-    rules = list(dict.fromkeys(line.rule for line in lines))
-    by_key = {(line.group, line.rule): line for line in lines}
-    groups = dict.fromkeys(line.group for line in lines if line.group != "all rows")
-    return Table(
+def _by_group(groups: Sequence[GroupLine], apart: Judged | None) -> Iterator[Block]:
+    lines = [*groups, *([replace(apart.groups[0], group="apart")] if apart else [])]
+    yield Table(
         title="Median error (bias) by group",
-        columns=[*left("group"), *right("rows", *rules)],
-        rows=[
-            [group, str(by_key[group, rules[0]].rows), *(_cell(by_key[group, rule]) for rule in rules)]
-            for group in groups
-        ],
+        columns=[*left("group"), *right("rows", "specmargin", "datasheet", "range holds", "losses called")],
+        rows=[_group_cells(line) for line in lines],
     )
+    if any(line.behind_datasheet for line in lines):
+        yield dim("*: behind the datasheet, with ten rows or more")
 
 
-def _cell(line: SpeedupLine) -> str:
-    return "" if math.isnan(line.median_error) else f"{line.median_error:.1%} ({line.bias:+.0%})"
+def _group_cells(line: GroupLine) -> list[str]:
+    calls = line.calls
+    return [
+        line.group,
+        str(line.rows),
+        f"{'* ' if line.behind_datasheet else ''}{line.median_error:.1%} ({line.bias:+.0%})",
+        f"{line.datasheet_median_error:.1%}",
+        f"{line.range_coverage:.0%}",
+        f"{calls.losses_called} of {calls.losses}" if calls.losses else "",
+    ]
 
 
 def _loops(report: SpeedupReport) -> Line:
@@ -200,13 +250,19 @@ def _loops(report: SpeedupReport) -> Line:
     return dim(text)
 
 
-def _losses(lost: Sequence[PredictedPoint]) -> Iterator[Block]:
+def _losses(lost: Sequence[tuple[PredictedPoint, Call]]) -> Iterator[Block]:
+    from specmargin.validation.calls import grows_by
+
     if not lost:
         return
     yield GAP
     yield Table(
         title="Rows where speculation lost, or was predicted to",
-        columns=[*left("row", "source", "model"), *right("batch", "depth", "measured", "predicted")],
+        columns=[
+            *left("row", "source", "model"),
+            *right("batch", "depth", "measured", "predicted"),
+            *left("called", "grows by"),
+        ],
         rows=[
             [
                 row.point.id,
@@ -216,20 +272,34 @@ def _losses(lost: Sequence[PredictedPoint]) -> Iterator[Block]:
                 str(row.point.depth),
                 f"{row.point.speedup:.2f}×",
                 f"{row.speedup:.2f}×",
+                str(call),
+                grows_by(row, most=1),
             ]
-            for row in lost[:_SHOWN_ROWS]
+            for row, call in lost[:_SHOWN_ROWS]
         ],
     )
-    if len(lost) > _SHOWN_ROWS:
-        yield dim(f"and {len(lost) - _SHOWN_ROWS} more (--json lists all)")
+    more = f"; and {len(lost) - _SHOWN_ROWS} more (--json lists all)" if len(lost) > _SHOWN_ROWS else ""
+    yield dim(f"grows by: what the round most exceeds a plain step by, of a plain step{more}")
 
 
-def _coverage(report: SpeedupReport, spread: Ranges) -> Line:
-    by_source: dict[str, list[bool]] = {}
-    for row, inside in zip(report.predicted, spread.inside, strict=True):
-        by_source.setdefault(row.point.source, []).append(bool(inside))
-    shares = ", ".join(f"{name} {sum(held) / len(held):.0%}" for name, held in sorted(by_source.items()))
+def _coverage(judged: Judged) -> Line:
+    sure, left_out = judged.ranges, judged.left_out_ranges
+    text = (
+        f"80% range, from each row's own prices: holds {sure.inside.mean():.0%} of the rows, median of high over low "
+        f"{sure.median_width:.2f}"
+    )
+    if left_out is not None:
+        text += (
+            f"; with the errors of prices from the other sources alone: {left_out.inside.mean():.0%}, "
+            f"{left_out.median_width:.2f}"
+        )
+    return dim(text)
+
+
+def _calls(everything: GroupLine) -> Line:
+    calls = everything.calls
     return dim(
-        f"80% range, each from the errors of the other sources: holds {spread.inside.mean():.0%} of the rows, median "
-        f"of high over low {spread.median_width:.2f}; by source: {shares}"
+        f"losses: {calls.losses_called} of {calls.losses} called, {calls.losses_uncertain} more uncertain (the range "
+        f"spans 1); gains: {calls.gains_called_losses} of {calls.gains} called losses, {calls.gains_uncertain} "
+        "uncertain"
     )

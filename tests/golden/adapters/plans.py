@@ -40,6 +40,7 @@ _TYPES: dict[str, Any] = {
     "layer_us": float,
     "off_ms": float,
     "draft_p_min": float,
+    "draft_vocabulary": int,
     "memory_utilization": float,
     "form": RooflineForm,
     "parallel": Parallel,

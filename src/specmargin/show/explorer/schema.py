@@ -132,6 +132,7 @@ _CHECKS: dict[str, Callable[[str], str]] = {
     "acceptance": _acceptance,
     "routing": _routing,
     "weights": _precision,
+    "draft_weights": _precision,
     "kv_cache": _precision,
 }
 
@@ -180,6 +181,7 @@ class ScenarioQuery(ScenarioRequest):
     ] = None
     weights: Annotated[Text | None, Field(json_schema_extra=_nullable(enum=list(WEIGHTS)))] = None
     kv_cache: Annotated[Text | None, Field(json_schema_extra=_nullable(enum=list(KV_CACHES)))] = None
+    draft_weights: Annotated[Text | None, Field(json_schema_extra=_nullable(enum=list(WEIGHTS)))] = None
     memory_utilization: Annotated[float, Field(gt=0, le=1)] = 0.9
 
     @field_validator(*_CHECKS)

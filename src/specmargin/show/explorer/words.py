@@ -22,6 +22,8 @@ TITLES = {
     "depth": "maximum depth",
     "gpu_hour_price": "price per GPU-hour",
     "draft_p_min": "draft_p_min in the address",
+    "draft_weights": "draft_weights in the address",
+    "draft_vocabulary": "draft_vocabulary in the address",
     "form": "form in the address",
 }
 #: What limits a component of a step, by resource; also in `static/answer.js`.

@@ -1,0 +1,90 @@
+"""Write the tables of docs/results/speedups.md, between its two marks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from lab import ROOT
+from lab.validation.speedup_sets import (
+    ONE_BOX_SET,
+    RowSet,
+    calls_text,
+    group_cells,
+    group_headings,
+    loss_cells,
+    loss_headings,
+)
+from specmargin.catalog.accuracy import price_errors
+from specmargin.errors import InputError
+from specmargin.validation.calls import GroupLine
+from specmargin.validation.speedups import SpeedupLine, source_median, speedup_lines
+
+PAGE = ROOT / "docs" / "results" / "speedups.md"
+_KINDS = {"tables": "measured kernels", "scaled": "scaled kernels", "datasheet": "datasheet"}
+_ENOUGH = 10
+BEGIN, END = "<!-- begin: python -m lab.validation.speedups --write -->", "<!-- end -->"
+
+
+def write_page(sets: Sequence[RowSet], page: Path = PAGE) -> Path:
+    before, begin, rest = page.read_text(encoding="utf-8").partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise InputError(f"{page}: no place for the tables: {BEGIN} … {END}")
+    whole = [rows for rows in sets if " and " in rows.name or rows.name == ONE_BOX_SET] or sets
+    text = "\n".join([*_introduction(), *(line for rows in sets for line in _section(rows, whole=rows in whole))])
+    page.write_text(f"{before}{BEGIN}\n\n{text}\n{END}{after}", encoding="utf-8")
+    return page
+
+
+def _introduction() -> Iterator[str]:
+    """The errors of prices that ranges are made of."""
+    factors = {name: (math.exp(price_errors(name).low), math.exp(price_errors(name).high)) for name in _KINDS}
+    shown = ", ".join(f"{_KINDS[name]} {low:.2f} to {high:.2f}" for name, (low, high) in factors.items())
+    yield f"Errors of prices in the ranges of `plan`, as factors on a speed-up: {shown}."
+    yield ""
+    yield "`*`: behind the datasheet, with ten rows or more. Called: `uncertain` is a gain whose range holds a loss."
+    yield ""
+
+
+def _section(rows: RowSet, *, whole: bool) -> Iterator[str]:
+    """`whole`: with every loss, and groups other than sources if they have ten rows."""
+    yield from (f"### {_title(rows)}", "")
+    lines = [line for line in speedup_lines(rows.report) if line.group == "all rows"]
+    yield from _table(("rule", "median error", "bias", "90th percentile", "rank correlation"), map(_rule_cells, lines))
+    yield f"Median of the sources' median errors {source_median(rows.report):.1%}. " + " ".join(
+        f"{text[0].upper()}{text[1:]}." for text in calls_text(rows)
+    )
+    yield ""
+    groups = [line for line in rows.judged.groups if _is_shown(line, whole=whole)]
+    yield from _table([*group_headings()[0], *group_headings()[1]], map(group_cells, groups))
+    if whole:
+        yield from ("Rows where speculation lost, or was predicted to:", "")
+        losses = (loss_cells(row, call) for row, call in rows.judged.losses)
+        yield from _table([*loss_headings()[0], *loss_headings()[1]], losses)
+        for reason, ids in rows.report.refused_by_reason.items():
+            yield from (f"Not predicted: {', '.join(ids)} ({reason}).", "")
+
+
+def _is_shown(line: GroupLine, *, whole: bool) -> bool:
+    return line.group.startswith("source ") != whole and (not whole or line.rows >= _ENOUGH)
+
+
+def _title(rows: RowSet) -> str:
+    sources = len({row.point.source for row in rows.report.predicted})
+    return f"{rows.name[0].upper()}{rows.name[1:]}: {len(rows.report.predicted)} rows of {sources} sources"
+
+
+def _rule_cells(line: SpeedupLine) -> list[str]:
+    rank = "" if line.rank_correlation is None else f"{line.rank_correlation:.2f}"
+    return [line.rule, f"{line.median_error:.1%}", f"{line.bias:+.1%}", f"{line.p90_error:.0%}", rank]
+
+
+def _table(headings: Sequence[str], rows: Iterator[list[str]]) -> Iterator[str]:
+    yield f"| {' | '.join(headings)} |"
+    yield f"|{' --- |' * len(headings)}"
+    for cells in rows:
+        joined = " | ".join(cells).replace("* ", r"\* ")
+        yield f"| {joined} |"
+    yield ""
