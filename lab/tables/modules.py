@@ -74,7 +74,13 @@ class ModuleRows:
         batch, context = (np.unique(column) for column in columns)
         seconds = np.full((batch.size, context.size), np.nan)
         seconds[np.searchsorted(batch, columns[0]), np.searchsorted(context, columns[1])] = self.seconds
-        return ModuleTimes(version=self.version, batch=batch, context=context, seconds_by_batch_context=seconds)
+        return ModuleTimes(
+            version=self.version,
+            launch_bound=self.launch_bound,
+            batch=batch,
+            context=context,
+            seconds_by_batch_context=seconds,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,7 +150,7 @@ def delta_net_shapes(system: str, engine: str, *, bandwidth: float) -> Iterator[
     for key, part in sorted(
         features.delta_net_rows(table, bandwidth=bandwidth).partition_by(keys, as_dict=True).items()
     ):
-        module = Module(attention=_delta_net_attention(*(int(value) for value in key)), projections=())
+        module = Module(attention=delta_net_attention(*(int(value) for value in key)), projections=())
         yield (
             ModuleShape(module=module, ranks=1, kv=BF16),
             ModuleRows(
@@ -153,7 +159,7 @@ def delta_net_shapes(system: str, engine: str, *, bandwidth: float) -> Iterator[
         )
 
 
-def _delta_net_attention(key_heads: int, value_heads: int, key_dim: int, value_dim: int) -> LinearAttention:
+def delta_net_attention(key_heads: int, value_heads: int, key_dim: int, value_dim: int) -> LinearAttention:
     state = value_heads * key_dim * value_dim
     return LinearAttention(
         kind="gated_delta_net",

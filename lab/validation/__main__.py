@@ -21,6 +21,7 @@ PARTS = {
     "speedups": "lab.validation.speedups",
     "kernels": "lab.validation.kernels",
     "modules": "lab.validation.modules",
+    "prompt_modules": "lab.validation.prompt_modules",
     "scaled": "lab.validation.scaled",
 }
 

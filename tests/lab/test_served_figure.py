@@ -46,4 +46,5 @@ def _row(index: int) -> ServedRow:
         concurrency=8,
         layout=Layout(gpus=8),
         tpot_seconds=0.01 * (index + 1),
+        ttft_seconds=1.0,
     )

@@ -10,11 +10,12 @@ from rich.console import Console
 
 from lab.terminal import note, table, tracked
 from lab.validation.accuracy import Accuracy, median_and
-from lab.validation.served.errors import ErrorLine, ServedReport, peer_report, served_report
+from lab.validation.served.errors import SOURCES, ErrorLine, ServedReport, peer_report, served_report
 from lab.validation.served.figure import predicted_against_measured
 from lab.validation.served.peer import aiconfigurator
 from lab.validation.served.rows import ServedRow, served_rows
 from lab.validation.served.tpot import Wrapper
+from lab.validation.served.ttft import first_token_lines
 from specmargin.show.figures.files import save
 
 
@@ -24,6 +25,7 @@ def report(out: Console, *, peer: int = 0, seed: int = 0, figure: Path | None = 
     lines = served.lines()
     _show_errors(out, "Served rows, aggregated: absolute error of the time between tokens", lines)
     _show_refusals(out, served, total=len(rows))
+    _show_first_tokens(out, rows)
     if peer:
         _compare_peer(out, served, rows, wanted=peer, seed=seed)
     if figure is not None:
@@ -66,6 +68,16 @@ def _show_refusals(out: Console, served: ServedReport, *, total: int) -> None:
     )
     for reason, count in sorted(served.refused.items(), key=lambda item: -item[1]):
         note(out, f"  {count} refused: {reason.partition(';')[0]}")
+    out.print()
+
+
+def _show_first_tokens(out: Console, rows: Sequence[ServedRow]) -> None:
+    title = "Time to the first token, up to 4 requests: kernels of the prompt over measured time, median"
+    shown = table(title, ("attention", "gpu", "engine"), ("rows", *SOURCES))
+    for line in first_token_lines(rows, SOURCES, _track("first tokens")):
+        ratios = (f"{line.ratios[source]:.2f}" for source in SOURCES)
+        shown.add_row(line.kind, line.device, line.engine, f"{line.rows:,}", *ratios)
+    out.print(shown)
     out.print()
 
 

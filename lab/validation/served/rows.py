@@ -79,6 +79,7 @@ class ServedRow:
     concurrency: int
     layout: Layout
     tpot_seconds: float
+    ttft_seconds: float
 
     @property
     def family(self) -> str:
@@ -129,6 +130,7 @@ def _row(values: dict[str, Any]) -> ServedRow:
         concurrency=_concurrency(values),
         layout=_layout(values),
         tpot_seconds=float(values["silicon_tpot_ms"]) * 1e-3,
+        ttft_seconds=float(values["silicon_ttft_ms"]) * 1e-3,
     )
 
 

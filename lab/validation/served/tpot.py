@@ -25,7 +25,7 @@ from specmargin.modes import RooflineForm
 from specmargin.prices.drafters import FREE
 from specmargin.step import Step
 
-_CHUNK_TOKENS = 8192  # default chunk of vLLM, SGLang and TensorRT-LLM
+CHUNK_TOKENS = 8192  # default chunk of vLLM, SGLang and TensorRT-LLM
 Rows = list[ServedRow]
 Item = TypeVar("Item")
 
@@ -59,12 +59,9 @@ class Predictions:
 
 def predict(rows: Sequence[ServedRow], prices: str, *, progress: Wrapper = iter) -> Predictions:
     """Kernel times under `datasheet`, `laws` or `tables`. Rows that differ in their load alone are priced together."""
-    groups: dict[object, Rows] = {}
-    for row in rows:
-        groups.setdefault((row.model, row.weights, row.device, row.engine, row.layout), []).append(row)
     by_identity: dict[str, Prediction] = {}
     refused: dict[str, int] = {}
-    for group in progress(list(groups.values())):
+    for group in progress(by_deployment(rows)):
         try:
             by_identity.update((prediction.row.identity, prediction) for prediction in _predicted(group, prices))
         except InputError as error:
@@ -74,8 +71,16 @@ def predict(rows: Sequence[ServedRow], prices: str, *, progress: Wrapper = iter)
     )
 
 
+def by_deployment(rows: Sequence[ServedRow]) -> list[Rows]:
+    """Rows that differ in their load alone."""
+    groups: dict[object, Rows] = {}
+    for row in rows:
+        groups.setdefault((row.model, row.weights, row.device, row.engine, row.layout), []).append(row)
+    return list(groups.values())
+
+
 def _predicted(rows: Rows, prices: str) -> Iterator[Prediction]:
-    pricer = _pricer(rows[0], prices)
+    pricer = row_pricer(rows[0], prices)
     copies = rows[0].layout.sequence_ranks  # each data-parallel rank decodes its share and prefills its own prompts
     concurrency, prompt, output = np.array(
         [(row.concurrency, row.prompt_tokens, row.output_tokens) for row in rows], dtype=np.float64
@@ -83,7 +88,7 @@ def _predicted(rows: Rows, prices: str) -> Iterator[Prediction]:
     sequences = np.ceil(concurrency / copies)
     decode = Step.uniform(batch=sequences * copies, context=prompt + output / 2.0)
     decode_seconds = np.asarray(pricer.verify(decode).total_seconds)
-    chunks = np.ceil(prompt / _CHUNK_TOKENS)
+    chunks = np.ceil(prompt / CHUNK_TOKENS)
     earlier = prompt * (chunks - 1.0) / (2.0 * chunks)  # mean context of a chunk
     prompts = Step.prompts(count=copies, tokens=prompt / chunks, context=earlier)
     added = np.asarray(pricer.verify(decode.joined(prompts)).total_seconds) - decode_seconds
@@ -98,7 +103,7 @@ def _predicted(rows: Rows, prices: str) -> Iterator[Prediction]:
         )
 
 
-def _pricer(row: ServedRow, prices: str) -> Pricer:
+def row_pricer(row: ServedRow, prices: str) -> Pricer:
     architecture, device = architecture_of(row.model, row.weights), find_device(row.device)
     return Pricer(
         Scenario(

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 KINDS = ("datasheet", "scaled", "laws", "tables")
 SCHEMA = "specmargin.laws/1"
 _LAWS = "laws.json"
+PROMPT_LAWS = "prompt_laws.json"  # of attention modules that read prompts; in the form of the others
 _AMD_LAWS = "amd_laws.json"
 _AITER = {"gfx950": "mi355x", "gfx942": "mi300x"}  # the GPU of each generation whose kernels AITER's tables time
 _AITER_SPREADS = {"gemm": 0.2, "experts": 0.2}  # sorting and quantization around them, and engines without AITER
@@ -50,7 +51,8 @@ def law_book(device: Device) -> LawBook | None:
 
 @cache
 def _law_book(gpu: str) -> LawBook | None:
-    book = LawBook.from_json(gpu, read_bundled(_LAWS))
+    values = read_bundled(_LAWS)
+    book = LawBook.from_json(gpu, {**values, "laws": [*values["laws"], *read_bundled(PROMPT_LAWS)["laws"]]})
     return book if book.laws else None
 
 

@@ -117,6 +117,9 @@ class LawBook:
         dtypes = ("fp8", "bfloat16") if kv.startswith("fp8") else ("bfloat16", "fp8")
         return self._find(engine, kind, dtypes, [""])
 
+    def prompts(self, engine: str, kind: str) -> LawEntry | None:
+        return self.module(engine, f"{kind} prompts", "bf16")
+
     def delta_net(self, engine: str) -> LawEntry | None:
         return self._find(engine, "gdn", ("fp32",), [""])
 

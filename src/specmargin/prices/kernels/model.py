@@ -17,7 +17,6 @@ import numpy as np
 from specmargin.architecture.precision import Arithmetic, Precision
 from specmargin.architecture.types import (
     Attention,
-    CompressedAttention,
     ExpertBlock,
     GroupedAttention,
     LatentAttention,
@@ -30,6 +29,7 @@ from specmargin.prices.kernels.book import LawBook, LawEntry
 from specmargin.prices.kernels.bounds import ModuleBounds, ModuleShape
 from specmargin.prices.kernels.kinds import MODULE_KINDS, attention_kind
 from specmargin.prices.kernels.law import Terms
+from specmargin.prices.kernels.prompts import PromptPath, projected_context, prompt_kind, prompt_terms
 from specmargin.prices.kernels.sheets import NO_CORRECTION, Correction
 from specmargin.prices.kernels.shelf import LawShelf
 from specmargin.prices.kernels.terms import expert_terms_of_work, gemm_shape, gemm_terms, grouped_terms, stages
@@ -142,11 +142,11 @@ class SiliconPrices:
         if decode is not work.step:
             alone = self._matrices(replace(work, positions=decode.positions), module.projections) or price
         scale = 1.0 + (np.asarray(correction.factor) - 1.0) * alone.seconds / price.seconds
-        detail = f"{price.source.detail}, at most the {correction.label}"
+        detail = f"{price.source.detail}, {correction.label}"
         return replace(price, source=replace(price.source, detail=detail)).scaled(scale)
 
     def _module_correction(self, work: Work) -> Correction:
-        """Measured time of the whole module over the sum of its parts, at most 1."""
+        """Measured time of the whole module over the sum of its parts."""
         decode = None if work.step is None else split_prompts(work.step)[0]
         if self.bounds is None or work.module is None or work.kv is None or decode is None:
             return NO_CORRECTION
@@ -229,14 +229,36 @@ class SiliconPrices:
         return self.book.module(self.engine, kind, kv)
 
     def _prefill(self, work: Work, attention: Attention, step: Step) -> WorkPrice:
-        """Prompts at the rate of the engine's prefill attention; linear attention by the datasheet."""
-        entry = self.book.prefill(self.engine)
-        if entry is None or isinstance(attention, LinearAttention):
+        """Prompts by the law of their module, or at the rate of the engine's prefill attention."""
+        kind = prompt_kind(attention)
+        entry = self.book.prompts(self.engine, kind) if kind else None
+        if entry is None and not isinstance(attention, LinearAttention):
+            entry = self.book.prefill(self.engine)
+        if entry is None:
             return self.fallback.price([attention_work(work, attention, step)])[0]
-        dims = _prefill_dims(attention)
-        attended = _prefill_pairs(attention, step)
-        terms = Terms(bytes=np.zeros(()), operations=attended * 2.0 * dims * attention.heads / work.ranks)
-        return _law_price(entry, terms, work.count, NO_CORRECTION)
+        path = self._prompt_path(work)
+        price = _law_price(entry, prompt_terms(attention, step, path), work.count, NO_CORRECTION)
+        if not isinstance(attention, LatentAttention):
+            return price
+        again = self._projected_again(work, projected_context(attention, step, path))
+        return price if again is None else total_price([price, again])
+
+    def _prompt_path(self, work: Work) -> PromptPath:
+        assert work.kv is not None
+        return PromptPath(
+            engine=self.engine,
+            architecture=self.fallback.device.architecture,
+            fp8_cache=work.kv.name.startswith("fp8"),
+            ranks=work.ranks,
+        )
+
+    def _projected_again(self, work: Work, tokens: FloatArray) -> WorkPrice | None:
+        """MLA's up-projection of the cached context, by every piece of a prompt anew; None without a context."""
+        if work.module is None or not np.any(tokens > 0):
+            return None
+        matrices = tuple(matrix for matrix in work.module.projections if matrix.name.endswith(_UP_PROJECTION))
+        price = self._matrices(replace(work, positions=tokens), matrices)
+        return None if price is None else price.scaled(np.where(tokens > 0, 1.0, 0.0))
 
     # --- collectives ---
 
@@ -275,27 +297,7 @@ def split_prompts(step: Step) -> tuple[Step | None, Step | None]:
     return step.classes(~is_prompt), step.classes(is_prompt)
 
 
-def _prefill_dims(attention: Attention) -> float:
-    match attention:
-        case GroupedAttention() | LatentAttention():
-            return float(attention.key_dim + attention.value_dim)
-        case CompressedAttention():
-            return 2.0 * attention.head_dim
-        case LinearAttention():
-            return 0.0
-
-
-def _prefill_pairs(attention: Attention, step: Step) -> FloatArray:
-    """Query-token pairs of the prompts; windows and selections bound what a query attends to."""
-    run, context = step.run_by_class, step.context_by_class
-    reach = np.inf
-    if isinstance(attention, GroupedAttention) and attention.window is not None:
-        reach = float(attention.window)
-    elif isinstance(attention, LatentAttention) and attention.selection is not None:
-        reach = float(attention.selection.top_k)
-    elif isinstance(attention, CompressedAttention):
-        reach = float(attention.window + (attention.selection.top_k if attention.selection else 0))
-    return step.total(run * np.minimum(context + (run + 1.0) / 2.0, reach))
+_UP_PROJECTION = "kv_b_proj"
 
 
 def _operation(subject: Subject) -> str:

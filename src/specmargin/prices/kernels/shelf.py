@@ -59,6 +59,9 @@ class LawShelf:
     def module(self, engine: str, kind: str, kv: str) -> LawEntry | None:
         return self._first(lambda book: book.module(engine, kind, kv))
 
+    def prompts(self, engine: str, kind: str) -> LawEntry | None:
+        return self._first(lambda book: book.prompts(engine, kind))
+
     def delta_net(self, engine: str) -> LawEntry | None:
         return self._first(lambda book: book.delta_net(engine))
 
