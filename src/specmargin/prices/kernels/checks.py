@@ -70,7 +70,7 @@ class Dropped:
 def strays(rows: pl.DataFrame, shape: list[str], axis: str) -> BoolArray:
     """Rows of experts twice as fast as their two neighbours along `axis` say. `rows` are sorted by shape and axis.
 
-    Not for GEMMs, whose libraries switch kernels from size to size: there the fast row is right, and its neighbours slow.
+    Not for GEMMs, whose libraries switch kernels from size to size: there the fast row is right.
     Rows that are slower than their neighbours need no check: more work never takes less time, so a size is priced at
     most like the next larger one (`tables.py`), and libraries do switch to slower kernels for some sizes.
     """
