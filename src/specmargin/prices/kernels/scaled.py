@@ -25,7 +25,10 @@ _ARITHMETIC = {"fp8": Arithmetic.FP8, "nvfp4": Arithmetic.FP4, "w4a8": Arithmeti
 _RATE_WEIGHT = 0.25  # decoding reads: bandwidth decides more than the matrix rate
 _PCIE_BYTES_PER_SECOND = 128e9  # PCIe 6.0 x16, one direction
 _FARTHEST = math.log(12.0)
-_OTHER_CLASS = 1.0  # distance between GPUs with HBM and NVLink and those without
+_OTHER_CLASS = 1.0  # distance between GPUs with HBM and those without
+_SHARE_WEIGHT = 0.25  # of the bandwidth per multiprocessor: it decides how much of the bandwidth a kernel reaches
+_OTHER_GENERATION = 0.7  # engines choose kernels by it; not tested, because no two generations were measured twice
+_HBM = ("sm_70", "sm_80", "sm_90", "sm_100", "sm_103", "gfx942", "gfx950")
 
 #: Boost clocks in GHz by generation, as datasheets give them; cards of one generation differ by 5%.
 _CLOCKS = {
@@ -84,7 +87,7 @@ RULES = {"gemm": _KERNEL, "gdn": _KERNEL, "experts": _EXPERTS}  # others: as att
 def nearest_device(device: Device, measured: Iterable[Device]) -> Device | None:
     """The measured device of its class with the most similar bandwidth and matrix rate; None where none is near.
 
-    Two classes: GPUs whose links are built for collectives (NVLink and the like, with HBM) and those behind PCIe.
+    Two classes: GPUs with HBM, built for datacentres, and those without.
     """
     closest = next(iter(by_distance(device, measured)), None)
     return None if closest is None or _distance(device, closest) > _FARTHEST else closest
@@ -99,12 +102,31 @@ def is_linked(device: Device) -> bool:
     return device.fabric.link_bytes_per_second > _PCIE_BYTES_PER_SECOND
 
 
+def has_hbm(device: Device) -> bool:
+    """By its links where the generation is not known."""
+    return device.architecture in _HBM if device.architecture else is_linked(device)
+
+
 def _distance(one: Device, other: Device) -> float:
-    """Sum of the two ratios, as logarithms."""
-    bandwidth = one.bandwidth_bytes_per_second / other.bandwidth_bytes_per_second
-    rate = one.rate(Arithmetic.BF16) / other.rate(Arithmetic.BF16)
-    apart = 0.0 if is_linked(one) == is_linked(other) else _OTHER_CLASS
-    return abs(math.log(bandwidth)) + _RATE_WEIGHT * abs(math.log(rate)) + apart
+    """Sum of the ratios, as logarithms."""
+    bandwidth = abs(math.log(one.bandwidth_bytes_per_second / other.bandwidth_bytes_per_second))
+    rate = abs(math.log(one.rate(Arithmetic.BF16) / other.rate(Arithmetic.BF16)))
+    apart = 0.0 if has_hbm(one) == has_hbm(other) else _OTHER_CLASS
+    apart += 0.0 if _generation(one) == _generation(other) else _OTHER_GENERATION
+    return bandwidth + _RATE_WEIGHT * rate + _SHARE_WEIGHT * _share_distance(one, other) + apart
+
+
+def _generation(device: Device) -> str:
+    """Without its last digit: sm_120 and sm_121 run the same kernels, sm_86 and sm_89 most of them."""
+    return (device.architecture or "")[:-1]
+
+
+def _share_distance(one: Device, other: Device) -> float:
+    """Of the bandwidth per multiprocessor; 0 where their number is not known."""
+    if not one.multiprocessors or not other.multiprocessors:
+        return 0.0
+    shares = [device.bandwidth_bytes_per_second / (device.multiprocessors or 1) for device in (one, other)]
+    return abs(math.log(shares[0] / shares[1]))
 
 
 def scaled_book(book: LawBook, measured: Device, device: Device, spreads: Mapping[str, float] | None = None) -> LawBook:
@@ -149,7 +171,7 @@ class Ratios:
     def law(self, operation: str, dtype: str, law: Law, rule: Rule | None = None) -> Law:
         """`rule`: None for that of the operation."""
         rule = rule or RULES.get(operation, _ATTENTION)
-        near = is_linked(self.device) == is_linked(self.measured)
+        near = has_hbm(self.device) == has_hbm(self.measured)
         unit = self.of(rule.unit)
         return replace(
             law,
