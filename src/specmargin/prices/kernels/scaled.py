@@ -18,10 +18,9 @@ from enum import Enum
 from specmargin.architecture.precision import Arithmetic
 from specmargin.hardware.device import Device
 from specmargin.prices.kernels.book import LawBook
+from specmargin.prices.kernels.kinds import arithmetic_of
 from specmargin.prices.kernels.law import Curve, Law
 
-#: The format in which a kernel of this dtype multiplies; int4 and the like are converted to bf16 first.
-_ARITHMETIC = {"fp8": Arithmetic.FP8, "nvfp4": Arithmetic.FP4, "w4a8": Arithmetic.FP8}
 _RATE_WEIGHT = 0.25  # decoding reads: bandwidth decides more than the matrix rate
 _PCIE_BYTES_PER_SECOND = 128e9  # PCIe 6.0 x16, one direction
 _FARTHEST = math.log(12.0)
@@ -42,15 +41,13 @@ _USUAL_CLOCK = 2.0
 #: 500 MB or more (vLLM's rows in aiconfigurator-core 0.12.0). Of others, published: RTX 3090 0.88 to 0.956, RTX 5090
 #: 1674 of 1792 GB/s (github.com/Don-Chad/ninfer-3090, pull request 17), RTX 4090 921 of 1008 GB/s
 #: (github.com/krrishnarraj/clpeak, issue 106), GB10 201 to 214 of 273 GB/s in matrix-vector kernels
-#: (github.com/lablup/mlxcel, pull request 684); Strix Halo has the same kind of memory. Arc Pro B60: the same rows of
-#: aiconfigurator-core as for measured GPUs.
+#: (github.com/lablup/mlxcel, pull request 684); Strix Halo has the same kind of memory.
 _REACHED = {
     "a100": 0.85, "h100": 0.92, "h200": 0.89, "l40s": 0.87, "b200": 0.86, "b300": 0.86, "gb200": 0.86, "gb300": 0.86,
     "rtx-pro-6000": 0.95,
 }  # fmt: skip
 _REACHED_ELSEWHERE = {
     "rtx-3090": 0.91, "rtx-3090-ti": 0.91, "rtx-4090": 0.91, "rtx-5090": 0.93, "dgx-spark": 0.78, "strix-halo": 0.78,
-    "arc-pro-b60": 0.98, "arc-pro-b70": 0.98,
 }  # fmt: skip
 
 
@@ -88,6 +85,7 @@ def nearest_device(device: Device, measured: Iterable[Device]) -> Device | None:
     """The measured device of its class with the most similar bandwidth and matrix rate; None where none is near.
 
     Two classes: GPUs with HBM, built for datacentres, and those without.
+    Intel's laws have the launches of an engine without graphs in them: they are for Intel's GPUs, and the others' not.
     """
     closest = next(iter(by_distance(device, measured)), None)
     return None if closest is None or _distance(device, closest) > _FARTHEST else closest
@@ -95,7 +93,8 @@ def nearest_device(device: Device, measured: Iterable[Device]) -> Device | None:
 
 def by_distance(device: Device, measured: Iterable[Device]) -> list[Device]:
     """The measured devices other than this one, nearest first."""
-    return sorted((other for other in measured if other.name != device.name), key=lambda to: _distance(device, to))
+    others = (other for other in measured if other.name != device.name and _is_intel(other) == _is_intel(device))
+    return sorted(others, key=lambda to: _distance(device, to))
 
 
 def is_linked(device: Device) -> bool:
@@ -105,6 +104,10 @@ def is_linked(device: Device) -> bool:
 def has_hbm(device: Device) -> bool:
     """By its links where the generation is not known."""
     return device.architecture in _HBM if device.architecture else is_linked(device)
+
+
+def _is_intel(device: Device) -> bool:
+    return (device.architecture or "").startswith("bmg")
 
 
 def _distance(one: Device, other: Device) -> float:
@@ -162,7 +165,7 @@ class Ratios:
         return clock_hertz(self.device) / clock_hertz(self.measured) if known else 1.0
 
     def rate(self, dtype: str) -> float:
-        arithmetic = next((kind for prefix, kind in _ARITHMETIC.items() if dtype.startswith(prefix)), Arithmetic.BF16)
+        arithmetic = arithmetic_of(dtype)
         return self.device.rate(arithmetic) / self.measured.rate(arithmetic)
 
     def of(self, follows: Follows) -> float:
