@@ -32,7 +32,14 @@ from specmargin.prices.kernels.law import Terms
 from specmargin.prices.kernels.prompts import PromptPath, projected_context, prompt_kind, prompt_terms
 from specmargin.prices.kernels.sheets import NO_CORRECTION, Correction
 from specmargin.prices.kernels.shelf import LawShelf
-from specmargin.prices.kernels.terms import expert_terms_of_work, gemm_shape, gemm_terms, grouped_terms, stages
+from specmargin.prices.kernels.terms import (
+    expert_terms_of_work,
+    gemm_shape,
+    gemm_terms,
+    grouped_terms,
+    quantize_terms,
+    stages,
+)
 from specmargin.prices.model import WorkPrice, fixed_price, total_price
 from specmargin.prices.roofline import Roofline
 from specmargin.prices.triton_mla import triton_mla_price
@@ -115,7 +122,12 @@ class SiliconPrices:
         terms = gemm_terms(work.positions, n, k, entry.dtype, own_bytes)
         tables = self._tables(entry)
         correction = tables.gemm(entry, work.positions, n, k) if tables else NO_CORRECTION
-        return _law_price(entry, terms, work.count, correction)
+        price = _law_price(entry, terms, work.count, correction)
+        quantize = self.book.quantize(self.engine) if entry.dtype == "fp8" else None
+        if quantize is None:
+            return price
+        before = _law_price(quantize, quantize_terms(work.positions, k), work.count, NO_CORRECTION)
+        return replace(total_price([price, before]), source=price.source)
 
     # --- modules: projections and attention, measured together ---
 
@@ -344,7 +356,9 @@ def _law_price(entry: LawEntry, terms: Terms, count: int, correction: Correction
     whole = entry.law.seconds(terms, parts)
     scale = count * correction.factor
     detail = correction.label or f"law of {entry.law.evidence}"
-    source = Source(kind=entry.source_kind, detail=f"{entry.origin}, {detail}{remark}", spread=entry.spread)
+    in_place = f", {entry.remark}" if entry.remark else ""
+    detail = f"{entry.origin}, {detail}{in_place}{remark}"
+    source = Source(kind=entry.source_kind, detail=detail, spread=entry.spread)
     return WorkPrice(
         seconds=np.asarray(whole * scale),
         memory_seconds=np.asarray(memory * scale),
