@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Protocol
+from typing import Protocol, TypeGuard
 
 import numpy as np
 
@@ -42,6 +42,7 @@ from specmargin.prices.kernels.terms import (
 )
 from specmargin.prices.model import WorkPrice, fixed_price, total_price
 from specmargin.prices.roofline import Roofline
+from specmargin.prices.triton_mla import triton_mla_price
 from specmargin.prices.work import Collective, Module, Subject, Work
 from specmargin.sources import Source, SourceKind
 from specmargin.step import FloatArray, Step
@@ -162,13 +163,18 @@ class SiliconPrices:
         decode = None if work.step is None else split_prompts(work.step)[0]
         if self.bounds is None or work.module is None or work.kv is None or decode is None:
             return NO_CORRECTION
-        attention = work.module.attention
-        entry = self._attention_law(attention, attention_kind(attention), work.kv.name)
-        if entry is None:
+        engines = self._module_engines(work.module.attention, work.kv)
+        if not engines:
             return NO_CORRECTION
         shape = ModuleShape(module=work.module, ranks=work.ranks, kv=work.kv)
-        engines = (self.engine, entry.engine)
         return self.bounds.correction(engines, shape, decode, partial(self._sum_of_parts, work))
+
+    def _module_engines(self, attention: Attention, kv: Precision) -> tuple[str, ...]:
+        """Whose rows bound a module: the engine's, then those of the law; none where nothing is measured."""
+        if self._runs_triton_mla(attention, kv):
+            return (self.engine,)
+        entry = self._attention_law(attention, attention_kind(attention), kv.name)
+        return () if entry is None else (self.engine, entry.engine)
 
     def _sum_of_parts(self, work: Work, step: Step) -> FloatArray:
         """One layer's module without its correction: GEMMs (except GatedDeltaNet's, measured alone) and attention."""
@@ -210,6 +216,8 @@ class SiliconPrices:
         kind = attention_kind(attention)
         if not kind or work.kv is None:
             return None
+        if self._runs_triton_mla(attention, work.kv):
+            return self._triton_mla(work, attention, step)
         entry = self._attention_law(attention, kind, work.kv.name)
         if entry is None:
             return None
@@ -225,6 +233,21 @@ class SiliconPrices:
         else:
             correction = self._module_correction(work)
         return _law_price(entry, terms, work.count, correction, self._remark(attention, work.kv))
+
+    def _runs_triton_mla(self, attention: Attention, kv: Precision) -> TypeGuard[LatentAttention]:
+        """Instead of a law: other engines' laws on the same GPU are of other kernels."""
+        device = self.fallback.device
+        return device.multiprocessors is not None and device_kernel(self.engine, device, attention, kv).is_triton_mla
+
+    def _triton_mla(self, work: Work, attention: LatentAttention, step: Step) -> WorkPrice:
+        assert work.kv is not None
+        price = triton_mla_price(self.fallback.device, attention, step.flattened(), kv=work.kv, ranks=work.ranks)
+        correction = self._module_correction(work)
+        scaled = price.scaled(np.asarray(work.count * correction.factor))
+        if not correction.label:
+            return scaled
+        detail = f"{price.source.detail}, at most the {correction.label}"
+        return replace(scaled, source=replace(price.source, detail=detail))
 
     def _remark(self, attention: Attention, kv: Precision) -> str:
         """Tables have one query per sequence. What another treatment changes is not priced here."""
