@@ -55,7 +55,7 @@ class FamilyError:
     scaled_from: str
     errors: tuple[float, ...]
     by_alternative: dict[str, tuple[float, ...]]
-    datasheet: tuple[float, ...]
+    datasheet: tuple[float, ...]  # of all sizes together: single small ones are nearly all fixed time
 
 
 def family_errors() -> Iterator[FamilyError]:
@@ -91,7 +91,7 @@ def _law_error(device: Device, key: Key, law: Law, ordered: list[tuple[Device, L
         scaled_from=source.name,
         errors=errors(None),
         by_alternative={name: errors(rule) for name, rule in ALTERNATIVES.items()},
-        datasheet=tuple(math.log(_roofline(device, dtype, t) / own[i]) for i, t in enumerate(grid)),
+        datasheet=(math.log(sum(_roofline(device, dtype, terms) for terms in grid) / sum(own)),),
     )
 
 
@@ -163,7 +163,7 @@ def _curve_errors(device: Device, book: LawBook, ordered: list[tuple[Device, Law
         errors = _curve_error(near.curve(found.curves[key]), curve)
         ranks = int(key[3])
         sent = 2.0 * (ranks - 1) / ranks * _MESSAGES / device.fabric.link_bytes_per_second
-        datasheet = np.log((device.fabric.link_latency_seconds + sent) / curve.seconds(_MESSAGES))
+        datasheet = float(np.sum(device.fabric.link_latency_seconds + sent) / np.sum(curve.seconds(_MESSAGES)))
         yield FamilyError(
             family=f"{key[1]}/{key[2]}",
             kernel=f"{ranks} GPUs",
@@ -171,7 +171,7 @@ def _curve_errors(device: Device, book: LawBook, ordered: list[tuple[Device, Law
             scaled_from=near.measured.name,
             errors=errors,
             by_alternative=dict.fromkeys(ALTERNATIVES, errors),
-            datasheet=tuple(datasheet.tolist()),
+            datasheet=(math.log(datasheet),),
         )
 
 

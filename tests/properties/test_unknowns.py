@@ -136,9 +136,9 @@ def test_an_uncertain_engine_widens_the_range(case: tuple[str, str, str, int]) -
 
 def test_launches_with_a_source_of_their_own_move_steps_and_drafts_together() -> None:
     """A draft model without graphs: both ends of the range, priced anew."""
-    of = scenario(CASES[2])
+    of = scenario(("qwen3-14b", "h200", "model:qwen3-0.6b", 1))
     assert of.engine_time.launch_source is not None
-    spread, batches, depth = of.engine_time.launch_source.spread, [1], 2
+    spread, batches, depth = of.engine_time.launch_source.spread, [1], 5
     unknowns = {each.component: each for each in price_unknowns(Pricer(of), batches, depth)}
     unknown = unknowns[Component.LAUNCHES]
     times = [of.engine_time.with_launches(float(np.exp(side * spread))) for side in (0, -1, 1)]

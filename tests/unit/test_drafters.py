@@ -88,6 +88,14 @@ def test_published_heads_have_their_published_size(model: str, kind: str, millio
     assert choice.drafter.source.kind is SourceKind.PUBLISHED
 
 
+def test_a_derived_head_has_its_published_size_and_says_that_it_is_assumed() -> None:
+    """MiMo-V2.6-Flash's DFlash head: 2.94 GB in bf16 (vllm-project/vllm issue 47277)."""
+    drafter = find_drafter("dflash", bundled_model("mimo-v2-flash")).drafter
+    assert isinstance(drafter.runs, DraftHead)
+    assert 2 * drafter.runs.parameters == pytest.approx(2.94e9, rel=0.002)
+    assert drafter.source.kind is SourceKind.ASSUMED
+
+
 def test_the_eagle_head_of_kimi_has_latents_and_the_full_vocabulary() -> None:
     """lightseekorg/kimi-k2.5-eagle3-mla: about 6 GB with the embedding, in bf16."""
     head = find_drafter("eagle", bundled_model("kimi-k2.5")).drafter.runs

@@ -88,8 +88,8 @@ def test_each_kind_of_step_has_a_graph_of_its_own() -> None:
     assert float(prompts.verify(Step.prompts(tokens=600)).total_seconds) == pytest.approx(48 * 21e-3)
 
 
-def test_draft_passes_wait_for_their_launches() -> None:
-    """One layer of an EAGLE head in piecewise graphs, 5 launches and 10 more outside, 1 ms each; 3 passes."""
+def test_draft_passes_wait_for_their_launches_while_the_target_verifies() -> None:
+    """One layer of an EAGLE head in piecewise graphs, 5 launches and 10 more outside, 1 ms each; then 20 per pass."""
     time = EngineTime(
         kernel_launch_seconds=1e-3,
         first_draft_graph=Graph.PIECEWISE,
@@ -97,10 +97,16 @@ def test_draft_passes_wait_for_their_launches() -> None:
         draft_launches=10.0,
     )
     timed = pricer("qwen3-30b-a3b", drafter="eagle", engine_time=time)
-    assert timed.grid([1], 3).draft_seconds[0] == pytest.approx([0.0, 15e-3, 35e-3, 55e-3])
+    grid = timed.grid([1], 3)
+    assert grid.round_seconds[0, 1:] == pytest.approx([15e-3, 35e-3, 55e-3])
     drafting = timed.draft_ledger(1, 3)
     assert drafting is not None
-    assert float(drafting.total_seconds) == pytest.approx(55e-3)
+    assert float(drafting.total_seconds) == pytest.approx(55e-3 - grid.verify_seconds[0, 3])
+    pieces = pricer("qwen3-30b-a3b", drafter="eagle", engine_time=replace(time, verify_graph=Graph.PIECEWISE))
+    assert pieces.grid([1], 3).draft_seconds[0, 3] == pytest.approx(55e-3)
+    hidden = pricer("qwen3-30b-a3b", drafter="eagle", engine_time=replace(time, kernel_launch_seconds=1e-5))
+    bare = pricer("qwen3-30b-a3b", drafter="eagle")
+    assert hidden.grid([1], 3).draft_seconds == pytest.approx(bare.grid([1], 3).draft_seconds)
     verify = timed.verify(Step.uniform(batch=1, depth=3, context=64.0))
     assert not any(line.component is Component.LAUNCHES for line in verify.components)
 

@@ -80,7 +80,9 @@ def adjusted(gpu: str, engine: str = "vllm") -> EngineAttention:
         ("sm_75", LLAMA, BF16, "Triton unified attention", Queries.UNSPLIT),
         ("sm_120", KIMI, FP8, "Triton MLA", Queries.PER_QUERY),
         ("gfx1201", LLAMA, BF16, "Triton prefix prefill", Queries.UNSPLIT),
+        ("gfx1100", GEMMA, BF16, "Triton unified attention", Queries.UNSPLIT),
         ("gfx942", LLAMA, BF16, "attention kernel not known", Queries.ONCE),
+        ("gfx950", GPT_OSS, BF16, "AITER attention", Queries.ONCE),
     ],
 )
 def test_vllm_chooses_by_generation_head_size_sinks_and_cache(

@@ -26,17 +26,21 @@ _SECOND_RUNNER, _FIRST_RUNNER = "vllm", "vllm:0.24"  # entries
 _SYNC_STEP_SECONDS, _WAITING_STEP_SECONDS = 0.97e-3, 0.54e-3
 # Measured on a slow host, 36 µs (`vllm:sync` less `vllm`), in proportion: its steps waited 1.45 ms.
 _SYNC_SEQUENCE_SECONDS = 24e-6
+_ASSUMED_SPREAD = 0.4  # of such times, which one or two hosts published: 0.97 ms is 0.65 to 1.45
 # Of the first runner's drafter outside its graph: inputs and metadata (llm_base_proposer.py, 0.27.1:659 to 760), logits
 # and their maximum.
 _DRAFT_LAUNCHES = 10.0
+# Of the second runner's where it has no graph: 0.9 ms per pass of one layer at 0.06 ms per launch (graph-modes.json).
+_SECOND_DRAFT_LAUNCHES = 5.0
 
-_LAUNCH_SECONDS = 12e-6
+_LAUNCH_SECONDS = 28e-6
 _LAUNCH_SOURCE = Source(
     kind=SourceKind.ASSUMED,
-    detail="12 µs per kernel that the host launches from compiled code, on a typical server: a bare launch takes 2.5 "
-    "to 6 µs; piecewise graphs took 10 to 140 µs per layer more than full ones (vLLM pull requests 9715 and 42885, "
-    "issue 49547), here 60; a slow virtual CPU took 76 µs per launch (--engine-time vllm:slow-host)",
-    spread=0.92,  # 5 to 30 µs
+    detail="28 µs per launch, 0.28 ms per dense layer without a graph, on a server whose PyTorch operation takes 4.5 "
+    "µs: a virtual host took 58 to 69 µs at 7.3 to 12.9 µs per operation (vLLM 0.32 on an H200), another 76 "
+    "(--engine-time vllm:slow-host); published steps without graphs take 0.26 to 1 ms per layer (torchtitan pull "
+    "request 2373, vllm-omni issue 7960, pie pull request 348)",
+    spread=0.8,  # 13 to 62 µs
 )
 
 
@@ -121,7 +125,8 @@ def _released(engine: str, text: str, side: str, run: Run | None, *, synchronous
         time = _on_first_runner(time, entry, entries[_FIRST_RUNNER], layers=run.target.layers)
     read = "" if found.text == text else f" (the release before {text} that was read)"
     said = how.detail.replace(str(found), f"{found}{read}", 1) + (", started synchronous" if synchronous else "")
-    return _said(_in_graphs(time, how), said)
+    certain = how.second_runner and Scheduling.SYNC not in (how.plain, how.rounds)
+    return _said(_in_graphs(time, how), said, spread=0.0 if certain else _ASSUMED_SPREAD)
 
 
 def _entry_name(engine: str, *, second: bool) -> str:
@@ -173,9 +178,15 @@ def _in_graphs(time: EngineTime, how: Mechanism) -> EngineTime:
         verify_graph=how.verify_graph,
         first_draft_graph=how.first_draft_graph,
         draft_graph=how.draft_graph,
-        draft_launches=0.0 if how.second_runner else _DRAFT_LAUNCHES,
+        draft_launches=_draft_launches(how),
     )
 
 
-def _said(time: EngineTime, detail: str) -> EngineTime:
-    return replace(time, source=replace(time.source, detail=f"{detail}; {time.source.detail}"))
+def _draft_launches(how: Mechanism) -> float:
+    if how.draft_graph is Graph.FULL:
+        return 0.0
+    return _SECOND_DRAFT_LAUNCHES if how.second_runner else _DRAFT_LAUNCHES
+
+
+def _said(time: EngineTime, detail: str, *, spread: float = 0.0) -> EngineTime:
+    return replace(time, source=replace(time.source, detail=f"{detail}; {time.source.detail}", spread=spread))

@@ -38,6 +38,11 @@ def _shape(kind: str, target: Architecture) -> dict[str, Any] | None:
     return _published()[kind].get(target.name)
 
 
+def _origin(shape: Mapping[str, Any]) -> Source:
+    """Of a configuration that was read, or of a shape that its published size confirms."""
+    return (assumed if shape.get("derived") else published)(shape["source"])
+
+
 def assistant_head(target: Architecture) -> DraftHead | None:
     """Gemma 4's assistant, which the publisher calls its MTP drafter; None for other models.
 
@@ -69,7 +74,7 @@ def assistant_head(target: Architecture) -> DraftHead | None:
         shares_kv=True,
         checkpoint=shape["checkpoint"],
         vector_parameters=hidden,
-        source=published(shape["source"]),
+        source=_origin(shape),
     )
 
 
@@ -95,7 +100,7 @@ def eagle_head(path: str, target: Architecture) -> DraftHead:
 def _eagle_shape(target: Architecture) -> tuple[Mapping[str, Any], Source]:
     shape = _shape("eagle", target)
     if shape is not None:
-        return shape, published(shape["source"])
+        return shape, _origin(shape)
     kv_heads = max(target.hidden // 512, 1)
     typical = {
         "num_attention_heads": 4 * kv_heads,
@@ -148,7 +153,7 @@ def _dflash_shape(target: Architecture) -> tuple[Mapping[str, Any], Source]:
     """The published head, or the shape that most published ones have: 5 layers of 32 heads over 8 KV heads."""
     shape = _shape("dflash", target)
     if shape is not None:
-        return shape, published(shape["source"])
+        return shape, _origin(shape)
     typical = {
         "num_hidden_layers": 5,
         "num_attention_heads": 32,

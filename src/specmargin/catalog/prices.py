@@ -68,7 +68,13 @@ def scaled_prices(device: Device, engine: str, *, without: Collection[str] = ())
         return None
     own, *others = (*_amd_books(device), *_scaled_books(device, without))
     fallback = Roofline(device=device, form=RooflineForm.PER_COMPONENT)
-    return SiliconPrices(name="scaled", engine=engine, book=_shelf(device, own, others), fallback=fallback)
+    return SiliconPrices(
+        name="scaled",
+        engine=engine,
+        book=_shelf(device, own, others),
+        fallback=fallback,
+        fallback_spreads=_datasheet_spreads(),
+    )
 
 
 def _scaled_books(device: Device, without: Collection[str] = ()) -> list[LawBook]:
@@ -103,6 +109,11 @@ def _shelf(device: Device, own: LawBook, others: Sequence[LawBook]) -> LawShelf:
         marlin_formats=marlin_formats(device),
         links=published_links(device),
     )
+
+
+def _datasheet_spreads() -> dict[str, float]:
+    spreads: dict[str, float] = read_bundled("scaled_errors.json")["datasheet"]
+    return spreads
 
 
 @cache
@@ -153,6 +164,7 @@ def _find_kernels(spec: str | None, device: Device, engine: str, form: RooflineF
         fallback=datasheet,
         refinement=refinement,
         bounds=module_bounds(device.name),
+        fallback_spreads=_datasheet_spreads(),
     )
 
 

@@ -17,7 +17,7 @@ from specmargin.decisions.memo import Memo, Point, Row
 from specmargin.decisions.scenario import Scenario
 from specmargin.prices import memory
 from specmargin.prices.drafters import drafter_sequence_bytes, drafter_weight_bytes, round_seconds
-from specmargin.prices.model import StepPrice, ledger
+from specmargin.prices.model import StepPrice, fixed_line, ledger
 from specmargin.prices.work import Component, Work, target_work
 from specmargin.routing.profile import UNIFORM
 from specmargin.sources import Source
@@ -172,16 +172,34 @@ class Pricer:
     ) -> FloatArray:
         """Seconds of drafting `depth` tokens for each of `batch` sequences, if launches take so many times as long."""
         sizes, depths, tokens = (np.asarray(values, dtype=np.float64) for values in (batch, depth, context))
-        drafting = self._memo.drafting
-        if launch_factor != 1.0:
-            drafting = replace(drafting, engine_time=drafting.engine_time.with_launches(launch_factor))
-        return drafting.seconds(self.scenario.drafter, batch=sizes, depth=depths, context=tokens)
+        kernels = self._memo.drafting.seconds(self.scenario.drafter, batch=sizes, depth=depths, context=tokens)
+        return kernels + self._draft_waits(kernels, sizes, depths, tokens, launch_factor)
+
+    def _draft_waits(
+        self, kernels: FloatArray, batch: FloatArray, depth: FloatArray, context: FloatArray, launch_factor: float = 1.0
+    ) -> FloatArray:
+        """How long drafting waits for its launches. The host goes on launching while the GPU verifies."""
+        engine = self._memo.drafting.engine_time
+        launched = launch_factor * self._memo.drafting.launch_seconds(self.scenario.drafter, depth)
+        if not np.any(launched):
+            return np.zeros(())
+        before = launch_factor * engine.floor_seconds(engine.verify_graph, self.scenario.layer_counts)
+        step = Step.uniform(batch=batch, depth=depth, context=context)
+        verify = np.maximum(self.without_launches().verify(step).total_seconds, before)
+        return np.asarray(np.maximum(before + launched - verify - kernels, 0.0))
 
     def draft_ledger(self, batch: ArrayLike, depth: ArrayLike, context: ArrayLike | None = None) -> StepPrice | None:
         """The components of drafting, at depths from 1 on; None where drafting costs nothing."""
         at = (batch, depth, self.scenario.context if context is None else context)
         sizes, depths, tokens = np.broadcast_arrays(*(np.asarray(values, dtype=np.float64) for values in at))
-        return self._memo.drafting.ledger(self.scenario.drafter, batch=sizes, depth=depths, context=tokens)
+        kernels = self._memo.drafting.ledger(self.scenario.drafter, batch=sizes, depth=depths, context=tokens)
+        if kernels is None:
+            return None
+        waits = self._draft_waits(kernels.total_seconds, sizes, depths, tokens)
+        if not np.any(waits):
+            return kernels
+        launches = fixed_line(Component.LAUNCHES, waits, self.scenario.engine_time.launched)
+        return StepPrice(components=(*kernels.components, launches))
 
     def prefill_seconds(self, tokens: int, *, speculating: bool = False) -> float:
         """Seconds of one prompt, and of the drafter reading it. Ranks with sequences of their own read one each."""

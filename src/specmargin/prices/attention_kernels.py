@@ -198,6 +198,15 @@ UNKNOWN = AttentionKernel(
 _ONCE = replace(
     UNKNOWN, name="TensorRT-LLM attention", origin="XQA and trtllm-gen kernels take several queries", spread=0.0
 )
+_ROCM = replace(
+    UNKNOWN, origin="vLLM 0.32, platforms/rocm.py:504: prefix prefill by default, unsplit; AITER's kernels split"
+)
+_AITER = AttentionKernel(
+    name="AITER attention",
+    queries=Queries.ONCE,
+    origin="AITER's unified attention splits where it has few programs, its MLA kernel takes several queries",
+    spread=_WALK_SPREAD,
+)
 _TRITON_MLA_ROWS = (0, 30)  # first release that flattens queries: 0.29 has no query_len_support, 0.32 has
 _XPU_ROWS = (0, 28)  # first release after vllm-xpu-kernels pull request 455
 
@@ -264,18 +273,22 @@ def _vllm_grouped(capability: int, attention: GroupedAttention, kv: Precision) -
 def _vllm_elsewhere(
     generation: str, attention: GroupedAttention | LatentAttention, release: Release | None
 ) -> AttentionKernel:
-    """AMD's CDNA is run with and without AITER, whose kernels differ: not known."""
-    if generation.startswith("bmg") and isinstance(attention, GroupedAttention):
+    """On AMD's CDNA, servers run with and without AITER, whose kernels differ; attention with sinks is AITER's."""
+    if not isinstance(attention, GroupedAttention):
+        return UNKNOWN
+    if generation.startswith("bmg"):
         return _XPU_SPLIT if release is None or release >= _XPU_ROWS else _XPU_PREFILL
-    if generation.startswith(("gfx10", "gfx11", "gfx12")) and isinstance(attention, GroupedAttention):
-        return _TRITON_AMD if attention.sinks else _PREFIX_PREFILL
+    if generation.startswith("gfx9"):
+        return _AITER if attention.sinks else _ROCM
+    if generation.startswith("gfx"):
+        return _TRITON_AMD if attention.sinks or attention.key_dim > 256 else _PREFIX_PREFILL
     return UNKNOWN
 
 
 def _sglang(generation: str, attention: GroupedAttention | LatentAttention) -> AttentionKernel:
     capability = compute_capability(generation)
     if capability is None:
-        return UNKNOWN
+        return _AITER if generation.startswith("gfx9") else UNKNOWN
     if capability // 10 == 9:
         return _SGLANG_FLASH
     if capability // 10 == 10:

@@ -12,7 +12,7 @@ from specmargin.architecture.types import Architecture, DraftHead, LayerCounts, 
 from specmargin.errors import ScenarioError
 from specmargin.hardware.layout import Layout
 from specmargin.prices.memory import sequence_bytes, stack_weight_bytes, weight_bytes
-from specmargin.prices.model import ComponentPrice, EngineTime, PriceModel, StepPrice, fixed_line, ledger
+from specmargin.prices.model import EngineTime, PriceModel, StepPrice, fixed_line, ledger
 from specmargin.prices.work import EVERYTHING, Component, Scope, Work, head_work, matrix_work, stack_work, target_work
 from specmargin.sources import Source, assumed
 from specmargin.step import ExpertCounter, FloatArray, Step
@@ -103,6 +103,14 @@ class DraftPricing:
             case _:
                 assert_never(runs)
 
+    def launch_seconds(self, drafter: Drafter, depth: FloatArray) -> FloatArray:
+        """What the host takes to launch the passes; 0 in full graphs, and where passes were measured."""
+        runs = drafter.runs
+        if runs is None or (self.measured is not None and self.measured.fits(runs)):
+            return np.zeros_like(depth)
+        passes = np.ones_like(depth) if drafter.drafts_blocks else depth
+        return self.engine_time.draft_launch_seconds(depth, passes, self._counts(runs))
+
     def prefill_seconds(self, drafter: Drafter, tokens: int) -> float:
         """Seconds in which the drafter reads a prompt: it needs the KV of every token, too."""
         if drafter.runs is None:
@@ -127,7 +135,7 @@ class DraftPricing:
             return self._with_engine_time(self._pass(runs, batch, block, context), np.ones(batch.shape))
         catch_up = depth if self.scope.draft_catch_up else np.zeros(batch.shape)
         first = self._pass(runs, batch, catch_up, context)
-        later = self._pass(runs, batch, np.zeros(batch.shape), context, first=False)
+        later = self._pass(runs, batch, np.zeros(batch.shape), context)
         return self._with_engine_time(_add_passes(first, later, depth - 1.0), depth)
 
     def _with_engine_time(self, kernels: StepPrice, passes: FloatArray) -> StepPrice:
@@ -144,32 +152,28 @@ class DraftPricing:
         """The first pass catches up over the run just verified; the others add one position each."""
         first_run = depth if self.scope.draft_catch_up else np.zeros_like(depth)
         first = self._pass(runs, batch, first_run, context).total_seconds
-        later = self._pass(runs, batch, np.zeros(batch.shape), context, first=False).total_seconds
+        later = self._pass(runs, batch, np.zeros(batch.shape), context).total_seconds
         passes = first + np.maximum(depth - 1.0, 0.0) * later
         return np.where(depth > 0, passes + self.engine_time.draft_seconds(depth), 0.0)
 
     def _pass(
-        self,
-        runs: DraftHead | Architecture,
-        batch: FloatArray,
-        depth: FloatArray,
-        context: FloatArray,
-        *,
-        first: bool = True,
+        self, runs: DraftHead | Architecture, batch: FloatArray, depth: FloatArray, context: FloatArray
     ) -> StepPrice:
-        """The host's launches of a pass may overlap with the verify step before it: that is not credited."""
         step = Step.uniform(batch=batch, depth=depth, context=context)
         works, counts = self._works(runs, step)
-        engine = self.engine_time.of_draft_pass(first=first)
+        engine = EngineTime(layer_seconds=self.engine_time.layer_seconds, source=self.engine_time.source)
         return ledger(self.model, works, step=step, engine=engine, counts=counts)
 
     def _works(self, runs: DraftHead | Architecture, step: Step) -> tuple[list[Work], LayerCounts]:
         if isinstance(runs, DraftHead):
-            counts = layer_counts(runs.groups).over(self.layout.attention_ranks)
-            return self._head_works(runs, step), counts
+            return self._head_works(runs, step), self._counts(runs)
         experts, layout = self.count_experts(runs.pools, step), _layout_for(self.layout, runs)
         works = target_work(runs, step, experts, layout=layout, kv=runs.kv_precision, scope=self.scope)
-        return works, runs.layer_counts.over(layout.attention_ranks)
+        return works, self._counts(runs)
+
+    def _counts(self, runs: DraftHead | Architecture) -> LayerCounts:
+        layout = self.layout if isinstance(runs, DraftHead) else _layout_for(self.layout, runs)
+        return layer_counts(runs.groups).over(layout.attention_ranks)
 
     def _head_works(self, head: DraftHead, step: Step) -> list[Work]:
         pools = tuple(g.layer.experts.pool for g in head.groups if g.layer.experts is not None)
@@ -234,19 +238,9 @@ def _layout_for(layout: Layout, model: Architecture) -> Layout:
 
 
 def _add_passes(first: StepPrice, later: StepPrice, times: FloatArray) -> StepPrice:
-    """One first pass and `times` later ones, component by component; only one of them may wait for launches."""
-    firsts, laters = ({line.component: line for line in price.components} for price in (first, later))
-    return StepPrice(components=tuple(_summed(firsts.get(c), laters.get(c), times) for c in firsts | laters))
-
-
-def _summed(first: ComponentPrice | None, later: ComponentPrice | None, times: FloatArray) -> ComponentPrice:
-    if first is not None and later is not None:
-        return first.plus(later, times)
-    if first is not None:
-        return first
-    if later is not None:
-        return later.plus(later, times - 1.0)
-    raise ValueError("a component of neither pass")
+    """One first pass and `times` later ones, component by component."""
+    by_component = {line.component: line for line in later.components}
+    return StepPrice(components=tuple(line.plus(by_component[line.component], times) for line in first.components))
 
 
 def round_seconds(drafter: Drafter, verify: FloatArray, draft: FloatArray) -> FloatArray:

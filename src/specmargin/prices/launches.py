@@ -1,9 +1,9 @@
 """What the host launches for a step or a draft pass, by how much of it a CUDA graph holds.
 
-Counted in launches of an ordinary kernel from compiled code. The counts that are not whole kernels come from one host
-whose launches took so long that they hid everything else (vLLM 0.32 on an H200, `python -m lab.validation.rounds`): a
-dense layer took 10 launches, an MoE layer 11 more, a GatedDeltaNet layer 43 more (Triton kernels launch slowly); in
-piecewise graphs an attention layer took 4 to 6, a GatedDeltaNet layer 28.
+Counted in tenths of what a dense layer of compiled code takes the host, about one and a half of its kernels. Two hosts
+whose launches hid everything else gave the numbers of other layers (vLLM 0.32 on an H200: `lab.validation.rounds`,
+lab/data/measurements/vllm-0.32-h200-graph-modes.json): 11 more for experts, 43 more for GatedDeltaNet (Triton kernels
+launch slowly); in piecewise graphs 4 to 6 for an attention layer with or without experts, 28 for GatedDeltaNet.
 """
 
 from __future__ import annotations
@@ -38,9 +38,8 @@ _PIECE = 5  # a piece's graph; then, from Python, the cache write and the attent
 _LATENT_PIECE = 4  # of the seven, those inside the attention operation
 _RECURRENT_PIECE = 28
 
-# Python modules and operators around every kernel. Published steps of vLLM without compilation take 0.35 to 0.8 ms per
-# dense layer (torchtitan pull request 2373; vllm-omni issue 7960), compiled code about a quarter.
-_EAGER_DISPATCH = 4.0
+# A dense model launched 476 kernels eagerly and 468 from compiled code, in the same time (the same file).
+_EAGER = 1.02
 
 
 def launches(graph: Graph, counts: LayerCounts, *, mixed: bool = False) -> float:
@@ -56,6 +55,6 @@ def launches(graph: Graph, counts: LayerCounts, *, mixed: bool = False) -> float
             layers = _LAYER * counts.layers + _EXPERTS * counts.moe_layers + _RECURRENT * counts.recurrent_layers
             return float(layers + _LATENT * counts.latent_layers + latent_mixed + counts.all_reduces)
         case Graph.EAGER:
-            return _EAGER_DISPATCH * launches(Graph.COMPILED, counts, mixed=mixed)
+            return _EAGER * launches(Graph.COMPILED, counts, mixed=mixed)
         case _:
             assert_never(graph)

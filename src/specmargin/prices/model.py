@@ -100,9 +100,9 @@ class EngineTime:
 
     The host launches what no CUDA graph holds, and no step or draft pass is shorter than its launches
     (`prices/launches.py`), each of which takes `kernel_launch_seconds`. Plain steps, verify steps, steps with prompts
-    and draft passes (the first after a verify step, and the later ones) each have a `Graph`; `step_launches` and, of a
-    draft pass, `draft_launches` are outside it. Steps of more than `graph_limit` positions run as compiled code without
-    a graph.
+    and draft passes (the first after a verify step, and the later ones) each have a `Graph`; `draft_launches` of a pass
+    are outside it. The host goes on launching while the GPU runs. Steps of more than `graph_limit` positions run
+    as compiled code without a graph.
 
     Measured on a machine of the user's instead: `eager_layer_seconds`, what a step without a graph takes more per
     layer; `floor_layer_seconds`, the shortest step with piecewise graphs per layer. An engine that captured full graphs
@@ -127,7 +127,6 @@ class EngineTime:
     prompt_graph: Graph = Graph.FULL
     first_draft_graph: Graph = Graph.FULL
     draft_graph: Graph = Graph.FULL
-    step_launches: float = 0.0
     draft_launches: float = 0.0
     eager_layer_seconds: float = 0.0
     floor_layer_seconds: float = 0.0
@@ -157,7 +156,7 @@ class EngineTime:
 
     def floor_seconds(self, graph: Graph, counts: LayerCounts, *, mixed: bool = False) -> float:
         """The shortest step that runs so: its launches. `mixed`: prompts beside decoding sequences."""
-        return self.kernel_launch_seconds * (self.step_launches + launches(graph, counts, mixed=mixed))
+        return self.kernel_launch_seconds * launches(graph, counts, mixed=mixed)
 
     @property
     def launched(self) -> Source:
@@ -184,18 +183,11 @@ class EngineTime:
         plain, verify = (self.floor_seconds(graph, counts) for graph in (self.plain_graph, self.verify_graph))
         return np.where(step.verified_sequences > 0.0, verify, plain)
 
-    def of_draft_pass(self, *, first: bool) -> EngineTime:
-        """What one pass of the drafter takes beside its kernels, but for `draft_seconds`."""
-        graph = self.first_draft_graph if first else self.draft_graph
-        return EngineTime(
-            layer_seconds=self.layer_seconds,
-            kernel_launch_seconds=self.kernel_launch_seconds,
-            plain_graph=graph,
-            verify_graph=graph,
-            step_launches=self.draft_launches,
-            launch_source=self.launch_source,
-            source=self.source,
-        )
+    def draft_launch_seconds(self, depth: FloatArray, passes: FloatArray, counts: LayerCounts) -> FloatArray:
+        """What the host takes to launch so many passes of a drafter with these layers; 0 without drafts."""
+        first, later = (launches(graph, counts) for graph in (self.first_draft_graph, self.draft_graph))
+        every = first + later * (passes - 1.0) + self.draft_launches * passes
+        return np.where(depth > 0, self.kernel_launch_seconds * every, 0.0)
 
 
 _TIMES = tuple(field.name for field in fields(EngineTime) if field.name.endswith("_seconds"))

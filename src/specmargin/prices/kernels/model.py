@@ -7,8 +7,8 @@ once, products grow with the queries. Kernels that differ from that: `prices/ver
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol
 
@@ -35,7 +35,7 @@ from specmargin.prices.kernels.shelf import LawShelf
 from specmargin.prices.kernels.terms import expert_terms_of_work, gemm_shape, gemm_terms, grouped_terms, stages
 from specmargin.prices.model import WorkPrice, fixed_price, total_price
 from specmargin.prices.roofline import Roofline
-from specmargin.prices.work import Collective, Module, Work
+from specmargin.prices.work import Collective, Module, Subject, Work
 from specmargin.sources import Source, SourceKind
 from specmargin.step import FloatArray, Step
 
@@ -58,9 +58,20 @@ class SiliconPrices:
     fallback: Roofline
     refinement: Refinement | None = None
     bounds: ModuleBounds | None = None
+    fallback_spreads: Mapping[str, float] = field(default_factory=dict)  # of the datasheet, by operation
 
     def price(self, works: Sequence[Work]) -> tuple[WorkPrice, ...]:
-        return tuple(self._price(work) or self.fallback.price([work])[0] for work in works)
+        return tuple(self._price(work) or self._datasheet(work) for work in works)
+
+    def _datasheet(self, work: Work) -> WorkPrice:
+        """For what no law prices: the source says how far datasheets are from measured kernels of its kind."""
+        price = self.fallback.price([work])[0]
+        spread = self.fallback_spreads.get(_operation(work.subject), 0.0)
+        if not spread:
+            return price
+        note = f"no kernel was measured: eight in ten are within a factor of {np.exp(spread):.1f} of the datasheet"
+        source = replace(price.source, spread=spread, detail=f"{price.source.detail}; {note}")
+        return replace(price, source=source)
 
     def _price(self, work: Work) -> WorkPrice | None:
         match work.subject:
@@ -287,6 +298,21 @@ def split_prompts(step: Step) -> tuple[Step | None, Step | None]:
 
 
 _UP_PROJECTION = "kv_b_proj"
+
+
+def _operation(subject: Subject) -> str:
+    """The kind of kernel, as laws name it; "" for what has none, like sampling."""
+    match subject:
+        case None:
+            return ""
+        case Collective():
+            return "collective"
+        case ExpertBlock():
+            return "experts"
+        case tuple():
+            return "gemm"
+        case _:
+            return "attention"
 
 
 def _law_price(entry: LawEntry, terms: Terms, count: int, correction: Correction, remark: str = "") -> WorkPrice:
