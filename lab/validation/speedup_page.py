@@ -22,7 +22,11 @@ from specmargin.validation.calls import GroupLine
 from specmargin.validation.speedups import SpeedupLine, source_median, speedup_lines
 
 PAGE = ROOT / "docs" / "results" / "speedups.md"
-_KINDS = {"tables": "measured kernels", "scaled": "scaled kernels", "datasheet": "datasheet"}
+_KINDS = (
+    ("measured rounds (H200)", "tables", "h200"),
+    ("measured and scaled kernels", "tables", "b200"),
+    ("datasheet", "datasheet", "b200"),
+)
 _ENOUGH = 10
 BEGIN, END = "<!-- begin: python -m lab.validation.speedups --write -->", "<!-- end -->"
 
@@ -40,8 +44,8 @@ def write_page(sets: Sequence[RowSet], page: Path = PAGE) -> Path:
 
 def _introduction() -> Iterator[str]:
     """The errors of prices that ranges are made of."""
-    factors = {name: (math.exp(price_errors(name).low), math.exp(price_errors(name).high)) for name in _KINDS}
-    shown = ", ".join(f"{_KINDS[name]} {low:.2f} to {high:.2f}" for name, (low, high) in factors.items())
+    errors = [(name, price_errors(prices, gpu)) for name, prices, gpu in _KINDS]
+    shown = ", ".join(f"{name} {math.exp(each.low):.2f} to {math.exp(each.high):.2f}" for name, each in errors)
     yield f"Errors of prices in the ranges of `plan`, as factors on a speed-up: {shown}."
     yield ""
     yield "`*`: behind the datasheet, with ten rows or more. Called: `uncertain` is a gain whose range holds a loss."

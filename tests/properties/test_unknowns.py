@@ -79,7 +79,7 @@ def pricer(
 
 def ranges_of(priced: Pricer) -> tuple[SpeedupRange, ...]:
     plan = make_plan(priced, BATCHES, Setting.fixed(2))
-    return speedup_ranges(plan, price_errors("laws"), own_acceptance=True)
+    return speedup_ranges(plan, price_errors("laws", "h200"), own_acceptance=True)
 
 
 @settings(max_examples=12, deadline=None)
@@ -102,7 +102,7 @@ def test_a_wider_spread_never_narrows_a_range(
 
 @pytest.mark.parametrize("case", CASES)
 def test_without_spreads_the_range_is_that_of_its_kind_of_prices(case: tuple[str, str, str, int]) -> None:
-    errors = price_errors("laws")
+    errors = price_errors("laws", "h200")
     assert not price_unknowns(pricer(case, {}), BATCHES, 2)
     for sure in ranges_of(pricer(case, {})):
         prices = sure.inputs[0]

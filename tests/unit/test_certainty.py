@@ -64,8 +64,11 @@ def test_routing_of_the_model_itself_adds_nothing_and_a_dense_model_has_none() -
 
 
 def test_worse_prices_give_wider_ranges() -> None:
-    widths = {name: price_errors(name).high - price_errors(name).low for name in ("laws", "datasheet", "my.json")}
-    assert widths["my.json"] < widths["laws"] < widths["datasheet"]
+    def width(prices: str, gpu: str) -> float:
+        errors = price_errors(prices, gpu)
+        return errors.high - errors.low
+
+    assert width("my.json", "b200") == width("laws", "h200") < width("laws", "b200") < width("datasheet", "h200")
 
 
 def test_a_shifted_curve_stays_a_survival_curve() -> None:

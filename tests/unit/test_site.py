@@ -64,7 +64,7 @@ def test_the_files_hold_the_prices_to_a_few_millionths() -> None:
     assert np.allclose(made, exact.verify_seconds.T, rtol=4e-6)
     assert np.allclose(made[1:] * np.exp(rounds[:, :512]), exact.round_seconds.T[1:], rtol=6e-6)
     at, name = CELL.pricer(CELL.drafters[-1])[1].with_context(float(tokens)), pricer.scenario.prices.name
-    for (prices, *_), depth in zip(step_inputs(at, price_errors(name), [1, 1], [1, 3]), (1, 3), strict=True):
+    for (prices, *_), depth in zip(step_inputs(at, price_errors(name, CELL.gpu), [1, 1], [1, 3]), (1, 3), strict=True):
         assert np.exp([low[depth - 1, 0], high[depth - 1, 0]]) == pytest.approx([prices.low, prices.high], rel=1e-5)
         assert header["price_unknowns"][round(unknown[depth - 1, 0] / grids.QUANTUM)] == prices.phrase
 

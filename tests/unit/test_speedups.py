@@ -21,7 +21,7 @@ from specmargin.errors import InputError, MissingExtraError
 from specmargin.simulator.service import ServiceLoad, service
 from specmargin.validation.calls import count_calls, grows_by, judge_rows
 from specmargin.validation.points_schema import Point, read_points
-from specmargin.validation.speedup_ranges import Ranges, fitted_errors, left_out_ranges, own_ranges
+from specmargin.validation.speedup_ranges import Ranges, general_errors, left_out_ranges, own_ranges
 from specmargin.validation.speedups import (
     PredictedPoint,
     SpeedupReport,
@@ -45,7 +45,7 @@ def file(folder: Path, *rows: str, header: str = HEADER) -> Path:
 @cache
 def priced_by_laws() -> Pricer:
     return Pricer(
-        scenario_of(read_request(PlanRequest, {"model": "qwen3.6-35b-a3b", "gpu": "h200", "prices": "laws"}))[1]
+        scenario_of(read_request(PlanRequest, {"model": "qwen3.6-35b-a3b", "gpu": "b200", "prices": "laws"}))[1]
     )
 
 
@@ -236,7 +236,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
 
 
 def test_a_range_from_its_own_prices_is_wider_by_its_doubts() -> None:
-    errors = price_errors("laws")
+    errors = price_errors("laws", "b200")
     sure = predicted("a", "one", length=2.0, measured=2.0, speedup=2.0)
     both = own_ranges([sure, replace(sure, doubt=(-0.3, 0.2))])
     assert np.log(both.low / 2.0) == pytest.approx([errors.low, -np.hypot(errors.low, 0.3)])
@@ -246,10 +246,10 @@ def test_a_range_from_its_own_prices_is_wider_by_its_doubts() -> None:
 def test_the_errors_of_prices_leave_out_what_is_uncertain_about_a_row_itself() -> None:
     """Ten rows 20% too slow: an error of that size, unless each says that it could be."""
     rows = [predicted(f"{i}", f"{i}", length=2.0, measured=0.8, speedup=1.0) for i in range(10)]
-    assert fitted_errors(rows).low == pytest.approx(math.log(0.8))
+    assert general_errors(rows).low == pytest.approx(math.log(0.8))
     doubtful = [replace(row, doubt=(-0.5, 0.5)) for row in rows]
-    assert (fitted_errors(doubtful).low, fitted_errors(doubtful).high) == (0.0, 0.0)
-    partly = fitted_errors([replace(row, doubt=(-0.2, 0.0)) for row in rows])
+    assert (general_errors(doubtful).low, general_errors(doubtful).high) == (0.0, 0.0)
+    partly = general_errors([replace(row, doubt=(-0.2, 0.0)) for row in rows])
     assert math.hypot(partly.low, 0.2) == pytest.approx(-math.log(0.8))
 
 
@@ -299,3 +299,23 @@ def test_sources_are_judged_apart(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert "apart" in shown and "losses: " in shown
     with pytest.raises(InputError, match="has no source 'third'; its sources are other, own"):
         validate_speedups(SpeedupsRequest(file=path, apart=("third",)))
+
+
+def test_the_general_error_is_the_narrowest_that_holds_four_fifths() -> None:
+    """Of ten sources one is far off: nine tenths are held without it, and eight on one side do not need the ninth."""
+    errors = [1.0, 1.0, 1.0, 1.0, 1.0, 0.95, 0.95, 1.05, 1.1, 0.2]
+    rows = [predicted(f"{i}", f"{i}", length=2.0, measured=error, speedup=1.0) for i, error in enumerate(errors)]
+    fitted = general_errors(rows)
+    assert [fitted.low, fitted.high] == pytest.approx([math.log(0.95), math.log(1.05)])
+    held = [fitted.low - 1e-9 <= math.log(error) <= fitted.high + 1e-9 for error in errors]
+    assert sum(held) == 8
+
+
+def test_rows_where_rounds_were_measured_widen_no_other_range() -> None:
+    asked = {"model": "qwen3.6-35b-a3b", "gpu": "h200", "prices": "laws"}
+    measured_rounds = Pricer(scenario_of(read_request(PlanRequest, asked))[1])
+    rows = [predicted(name, name, length=2.0, measured=1.0, speedup=1.0) for name in "ab"]
+    far = replace(predicted("c", "c", length=2.0, measured=0.5, speedup=1.0), pricer=measured_rounds)
+    sure = left_out_ranges([*rows, far])
+    assert sure is not None
+    assert sure.low.tolist() == pytest.approx([1.0, 1.0, math.exp(price_errors("laws", "h200").low)])

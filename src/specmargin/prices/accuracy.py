@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PriceErrors:
-    """10th and 90th percentile of ln(measured / predicted speed-up) for prices of one kind."""
+    """A range of ln(measured / predicted speed-up) that holds 80%, for prices of one kind."""
 
     low: float
     high: float

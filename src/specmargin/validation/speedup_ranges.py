@@ -1,8 +1,8 @@
 """80% ranges of predicted speed-ups: from each row's own prices, and with its source left out of what was fitted.
 
-A range has two parts: the error of prices of its kind, which comes from published rows (`lab/fits/ranges.py`), and what
-is uncertain about the row's own components and its routing (`decisions/certainty.py`). Acceptance is no part of it: a
-row is predicted with its measured accept length.
+A range has two parts: a general error, which comes from published rows (`lab/fits/ranges.py`; from measured rounds on
+GPUs that have them), and what is uncertain about the row's own components and its routing (`decisions/certainty.py`).
+Acceptance is no part of it: a row is predicted with its measured accept length.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from specmargin.catalog.accuracy import price_class, price_errors
+from specmargin.catalog.accuracy import OWN, ROUNDS, price_class, price_errors
 from specmargin.prices.accuracy import PriceErrors
 from specmargin.step import BoolArray, FloatArray
 from specmargin.validation.speedups import PredictedPoint
@@ -21,7 +21,7 @@ from specmargin.validation.speedups import PredictedPoint
 #: 80% of the error of verify over plain steps that a datasheet adds to that of scaled laws, as a logarithm. The medians
 #: over nine GPUs are 8.1% and 3.2% (`python -m lab.validation.scaled`): √(0.081² − 0.032²) · 1.2816 / 0.6745.
 DATASHEET_EXTRA = 0.14
-_LEAST_SOURCES = 4  # of prices of one kind; with fewer, rows of every kind tell how wrong it is
+_HELD = 0.8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +40,7 @@ class Ranges:
 
 def own_ranges(rows: Sequence[PredictedPoint]) -> Ranges:
     """As `plan` gives them, with the measured acceptance."""
-    return _ranges(rows, lambda row: price_errors(row.prices))
+    return _ranges(rows, lambda row: price_errors(row.prices, row.pricer.scenario.device.name))
 
 
 def left_out_ranges(rows: Sequence[PredictedPoint]) -> Ranges | None:
@@ -48,52 +48,60 @@ def left_out_ranges(rows: Sequence[PredictedPoint]) -> Ranges | None:
     sources = dict.fromkeys(row.point.source for row in rows)
     if len(sources) < 2:
         return None
-    others = {name: [row for row in rows if row.point.source != name] for name in sources}
-    by_key: dict[tuple[str, str], PriceErrors] = {}
+    general = {name: general_errors([row for row in rows if row.point.source != name]) for name in sources}
 
     def errors(row: PredictedPoint) -> PriceErrors:
-        key = row.point.source, price_class(row.prices)
-        if key not in by_key:
-            by_key[key] = errors_of_kind(others[key[0]], key[1])
-        return by_key[key]
+        fitted, kind = general[row.point.source], kind_of(row)
+        return (
+            price_errors(row.prices, row.pricer.scenario.device.name)
+            if kind in (OWN, ROUNDS)
+            else widened(fitted, kind)
+        )
 
     return _ranges(rows, errors)
 
 
-def fitted_errors(rows: Sequence[PredictedPoint]) -> PriceErrors:
-    """What rows of one kind of prices err beyond what is uncertain about each by itself: 10% of them more on each side.
+def kind_of(row: PredictedPoint) -> str:
+    """How its prices are known."""
+    return price_class(row.prices, row.pricer.scenario.device.name)
 
-    A source of n rows counts √n: its rows err alike. Rows that are mostly prefill say nothing about the others.
+
+def general_errors(rows: Sequence[PredictedPoint]) -> PriceErrors:
+    """The narrowest range that holds 80% of the rows, together with what is uncertain about each by itself.
+
+    A source of n rows counts √n: its rows err alike. Rows on a GPU whose rounds were measured, and those that are
+    mostly prefill, say nothing about the others. Kinds of prices differ by what is uncertain about their components.
     """
-    kept = [row for row in rows if not row.is_prefill] or list(rows)
+    kept = [row for row in rows if not row.is_prefill and kind_of(row) not in (OWN, ROUNDS)] or list(rows)
     error = np.array([np.log(row.point.speedup / row.speedup) for row in kept])
     rows_by_source = Counter(row.point.source for row in kept)
     weight = np.array([rows_by_source[row.point.source] ** -0.5 for row in kept])
     below, above = (np.array([row.doubt[side] for row in kept]) for side in (0, 1))
-    low = np.sqrt(np.maximum(np.minimum(error, 0.0) ** 2 - below**2, 0.0))
-    high = np.sqrt(np.maximum(np.maximum(error, 0.0) ** 2 - above**2, 0.0))
-    return PriceErrors(
-        low=-weighted_quantile(low, weight, 0.9),
-        high=weighted_quantile(high, weight, 0.9),
-        source=f"{len(kept)} rows of {len(rows_by_source)} sources",
+    low, high = narrowest(
+        np.sqrt(np.maximum(np.minimum(error, 0.0) ** 2 - below**2, 0.0)),
+        np.sqrt(np.maximum(np.maximum(error, 0.0) ** 2 - above**2, 0.0)),
+        weight,
     )
+    return PriceErrors(low=-low, high=high, source=f"{len(kept)} rows of {len(rows_by_source)} sources")
 
 
-def weighted_quantile(values: FloatArray, weight: FloatArray, share: float) -> float:
-    order = np.argsort(values)
-    cumulative = np.cumsum(weight[order]) / weight.sum()
-    return float(values[order][min(int(np.searchsorted(cumulative, share)), values.size - 1)])
+def narrowest(below: FloatArray, above: FloatArray, weight: FloatArray) -> tuple[float, float]:
+    """The smallest sum of two reaches that hold 80% of the weight: of values that need `below` or `above`."""
+    found = []
+    for low in np.unique(below):
+        held = np.where(below <= low, weight, 0.0) / weight.sum()
+        order = np.argsort(above)
+        enough = np.flatnonzero(np.cumsum(held[order]) >= _HELD * (1.0 - 1e-12))
+        if enough.size:
+            found.append((float(low), float(above[order][enough[0]])))
+    return min(found, key=sum)
 
 
-def errors_of_kind(rows: Sequence[PredictedPoint], kind: str) -> PriceErrors:
-    """From rows of this kind of prices; with few sources, from all rows, and wider for a datasheet."""
-    alike = [row for row in rows if price_class(row.prices) == kind]
-    if len({row.point.source for row in alike}) >= _LEAST_SOURCES:
-        return fitted_errors(alike)
-    of_all = fitted_errors(rows)
+def widened(errors: PriceErrors, kind: str) -> PriceErrors:
+    """For a datasheet, none of whose components says how uncertain it is."""
     extra = DATASHEET_EXTRA if kind == "datasheet" else 0.0
-    low, high = -float(np.hypot(of_all.low, extra)), float(np.hypot(of_all.high, extra))
-    return PriceErrors(low=low, high=high, source=of_all.source)
+    low, high = -float(np.hypot(errors.low, extra)), float(np.hypot(errors.high, extra))
+    return PriceErrors(low=low, high=high, source=errors.source)
 
 
 def _ranges(rows: Sequence[PredictedPoint], errors: Callable[[PredictedPoint], PriceErrors]) -> Ranges:

@@ -178,7 +178,7 @@ class Grids:
 
     def _price_ranges(self, pricer: Pricer, depth: int, tokens: int) -> Iterator[FloatArray]:
         """By depth from 1 on: logarithms of the factors of prices, low and high, and the largest unknown's place."""
-        errors, shape = price_errors(pricer.scenario.prices.name), (depth, self.sampled.size)
+        errors, shape = price_errors(pricer.scenario.prices.name, self.cell.gpu), (depth, self.sampled.size)
         unknowns = price_unknowns(pricer, self.sampled, np.arange(1.0, depth + 1.0)[:, np.newaxis], float(tokens))
         inputs = [prices_range(pricer.scenario, errors, unknowns, point) for point in range(depth * self.sampled.size)]
         yield np.log([each.low for each in inputs]).reshape(shape)
@@ -208,7 +208,9 @@ class Grids:
             "graph_limit": scenario.engine_time.graph_limit,
             "free_bytes": memory.usable_bytes - memory.weight_bytes,
             "bytes": [self.pricer.sequence_bytes(None, tokens) for tokens in self.contexts],
-            "price_range": _input(prices_range(scenario, price_errors(scenario.prices.name))),  # of its kind of prices
+            "price_range": _input(
+                prices_range(scenario, price_errors(scenario.prices.name, self.cell.gpu))
+            ),  # of its kind of prices
             "price_unknowns": self.price_unknowns,
             "routing_range": _input(routing_range(scenario, 0.0)) if borrowed_routing(scenario) else None,
             "bounds": self.bounds,

@@ -165,7 +165,7 @@ def drafter_plan(choice: DraftChoice, pricer: Pricer, request: PlanRequest) -> D
 
 
 def _ranges(plan: Plan, request: PlanRequest) -> tuple[SpeedupRange, ...]:
-    errors = price_errors(plan.scenario.prices.name)
+    errors = price_errors(plan.scenario.prices.name, plan.scenario.device.name)
     return speedup_ranges(plan, errors, own_acceptance=request.acceptance is not None)
 
 
