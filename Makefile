@@ -30,12 +30,13 @@ test-fast: $(VENV)/.installed-dev
 	$(TESTS) -m 'not slow' tests/unit tests/properties tests/contracts
 
 # 200 states of the page, 400 of the static site, then every bundled model, GPU and engine (continues where it was
-# stopped). `make test` runs samples of all three.
+# stopped), and their prices in every precision. `make test` runs samples of all four.
 test-matrix: $(VENV)/.installed-dev
 	$(BIN)/python scripts/setup_browser.py
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m tests.explorer.agreement
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m tests.explorer.site_states
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m tests.matrix
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m tests.price_matrix
 
 # Two engines at a time, one core each; the tests of a file share an engine.
 test-live: $(LIVE)/.installed

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,10 +20,12 @@ from rich.progress import track
 
 from lab import CATALOG
 from lab.fits.fitting import fitted_law
+from lab.tables.checks import COLUMNS, dropped_tables
 from lab.tables.collectives import all_reduce_rows, all_to_all_rows
 from lab.tables.features import gemm_terms_of, prefill_rows, prefill_terms_of, shape_numbers
 from lab.tables.modules import LAUNCH_BOUND, delta_net_shapes, measured_modules, measured_shapes, rows_of
 from lab.terminal import parser, run
+from lab.validation.skew import skewed_load
 from specmargin.architecture.types import LinearAttention
 from specmargin.catalog.lookup import bundled_device
 from specmargin.hardware.layout import Layout
@@ -30,11 +33,12 @@ from specmargin.modes import RooflineForm
 from specmargin.prices.kernels import features, store
 from specmargin.prices.kernels.book import LawBook
 from specmargin.prices.kernels.bounds import ModuleShape
+from specmargin.prices.kernels.checks import Peaks
 from specmargin.prices.kernels.fit import Samples
 from specmargin.prices.kernels.kinds import MODULE_KINDS, expert_variant, shape_key
 from specmargin.prices.kernels.law import Curve, Evidence, Law, Terms
 from specmargin.prices.kernels.model import SiliconPrices
-from specmargin.prices.kernels.terms import BYTES
+from specmargin.prices.kernels.terms import BYTES, quantize_terms
 from specmargin.prices.roofline import Roofline
 from specmargin.prices.work import Work, module_work
 from specmargin.step import FloatArray, Step
@@ -47,20 +51,40 @@ Entry = dict[str, Any]
 def main() -> None:
     options = parser(__doc__)
     options.add_argument("--check", action="store_true", help="compare with the shipped laws instead of writing them")
-    options.add_argument("--gpu", action="append", help="only this device (may be repeated)")
+    options.add_argument("--gpu", action="append", help="fit this device again, keep the others (may be repeated)")
     arguments = options.parse_args()
     entries: list[Entry] = []
     kernels: dict[str, Any] = {}
-    pairs = [(gpu, engine) for gpu in arguments.gpu or store.SYSTEMS for engine in store.ENGINES]
+    gpus = arguments.gpu or list(store.SYSTEMS)
+    pairs = [(gpu, engine) for gpu in gpus for engine in store.ENGINES]
     for gpu, engine in track(pairs, description="fitting"):
         entries += list(_entries(gpu, engine, kernels))
-    text = _text(entries, kernels)
+    dropped = list(dropped_tables(gpus))
+    text = _text(*_with_shipped(gpus, entries, kernels, dropped))
     if arguments.check:
         print("unchanged" if TARGET.read_text() == text else "would change")
-    elif arguments.gpu is None:
+    else:
         TARGET.write_text(text)
     for entry in entries:
         print(_line(entry))
+    for entry in dropped:
+        print("dropped:", *(entry[name] for name in COLUMNS))
+
+
+def _with_shipped(
+    gpus: list[str], entries: list[Entry], kernels: dict[str, Any], dropped: list[Entry]
+) -> tuple[list[Entry], dict[str, Any], list[Entry]]:
+    """What was fitted now, and the shipped laws of the other devices."""
+    shipped = json.loads(TARGET.read_text())
+    others = [[entry for entry in shipped.get(name, ()) if entry["gpu"] not in gpus] for name in ("laws", "dropped")]
+    kept = {key: value for key, value in shipped["kernels"].items() if key.split("/")[0] not in gpus}
+    place = {gpu: index for index, gpu in enumerate(store.SYSTEMS)}
+    laws, left_out = (
+        sorted(old + new, key=lambda entry: place[entry["gpu"]])
+        for old, new in zip(others, (entries, dropped), strict=True)
+    )
+    by_gpu = dict(sorted((kept | kernels).items(), key=lambda item: place[item[0].split("/")[0]]))
+    return laws, by_gpu, left_out
 
 
 def _line(entry: Entry) -> str:
@@ -73,12 +97,12 @@ def _line(entry: Entry) -> str:
     return f"{name}{entry['variant'][-40:]:41s} {errors} {law} {entry['operations_per_second'] / 1e12:8.0f} TFLOP/s"
 
 
-def _text(entries: list[Entry], kernels: dict[str, Any]) -> str:
+def _text(entries: list[Entry], kernels: dict[str, Any], dropped: list[Entry]) -> str:
     """One law per line, for readable diffs."""
-    lines = ",\n".join("    " + json.dumps(entry) for entry in entries)
+    lines, left_out = (",\n".join("    " + json.dumps(entry) for entry in part) for part in (entries, dropped))
     shapes = ",\n".join(f"    {json.dumps(key)}: {json.dumps(value)}" for key, value in kernels.items())
     head = f'{{\n  "schema": "specmargin.laws/1",\n  "source": {json.dumps(store.release())},\n'
-    return f'{head}  "kernels": {{\n{shapes}\n  }},\n  "laws": [\n{lines}\n  ]\n}}\n'
+    return f'{head}  "kernels": {{\n{shapes}\n  }},\n  "dropped": [\n{left_out}\n  ],\n  "laws": [\n{lines}\n  ]\n}}\n'
 
 
 def _entries(gpu: str, engine: str, kernels: dict[str, Any]) -> Iterator[Entry]:
@@ -86,6 +110,7 @@ def _entries(gpu: str, engine: str, kernels: dict[str, Any]) -> Iterator[Entry]:
     for entry, law in _gemms(gpu, engine):
         gemms[entry["dtype"]] = law
         yield entry
+    yield from _quantize(gpu, engine)
     yield from _experts(gpu, engine, kernels)
     yield from _attention(gpu, engine)
     yield from _prefill(gpu, engine)
@@ -105,9 +130,10 @@ def _gemms(gpu: str, engine: str) -> Iterator[tuple[Entry, Law]]:
     for dtype in BYTES:
         for source in (engine, *(other for other in store.ENGINES if other != engine)):
             table = store.load(store.SYSTEMS[gpu], "gemm", source, "gemm_perf")
-            rows = features.gemm_rows(table, dtype) if table is not None else None
-            if table is None or rows is None or rows.select(features.GEMM_SHAPE).unique().height < 20:
+            checked = features.gemm_rows(table, dtype, _peaks(gpu, dtype)) if table is not None else None
+            if table is None or checked is None or checked.rows.select(features.GEMM_SHAPE).unique().height < 20:
                 continue
+            rows = checked.rows
             m = rows["m"].to_numpy()
             samples = Samples(
                 seconds=rows["seconds"].to_numpy(),
@@ -122,11 +148,32 @@ def _gemms(gpu: str, engine: str) -> Iterator[tuple[Entry, Law]]:
             break
 
 
+def _quantize(gpu: str, engine: str) -> Iterator[Entry]:
+    """Activations to per-tensor fp8. SGLang's rows take four times as long as the others': several kernels each."""
+    sources = [source for source in (engine, "vllm", "trtllm") if source != "sglang"]
+    for source in sources:
+        table = store.load(store.SYSTEMS[gpu], "quantize", source, "scale_matrix_perf")
+        if table is None:
+            continue
+        rows = table.rows.group_by(["m", "k"]).agg(pl.col("seconds").min()).sort(["k", "m"])
+        m = rows["m"].to_numpy().astype(np.float64)
+        samples = Samples(
+            seconds=rows["seconds"].to_numpy(),
+            terms=quantize_terms(m, rows["k"].to_numpy()),
+            shape=shape_numbers(rows, ["k"]),
+            weight=np.where(m <= 512, 1.0, 0.2),
+            **_plain(gpu),
+        )
+        note = "" if source == engine else f"measured with {source}"
+        law = fitted_law(samples, f"{source} {table.version}", judged=m <= MEMORY_BOUND, note=note)
+        yield _entry(gpu, engine, "quantize", "fp8", "", law)
+        return
+
+
 def _experts(gpu: str, engine: str, kernels: dict[str, Any]) -> Iterator[Entry]:
-    bandwidth = bundled_device(gpu).bandwidth_bytes_per_second
     for dtype in BYTES:
         for plain in (False, True):
-            newest = _newest_experts(gpu, engine, dtype, bandwidth, plain=plain)
+            newest = _newest_experts(gpu, engine, dtype, plain=plain)
             if newest is None:
                 continue
             table, rows, note = newest
@@ -162,22 +209,29 @@ def _record_kernels(recorded: dict[str, Any], rows: pl.DataFrame) -> None:
     recorded.setdefault("default", _short(rows["kernel"].mode().sort()[0]))
 
 
-def _newest_experts(
-    gpu: str, engine: str, dtype: str, bandwidth: float, *, plain: bool
-) -> tuple[store.Table, pl.DataFrame, str] | None:
+def _newest_experts(gpu: str, engine: str, dtype: str, *, plain: bool) -> tuple[store.Table, pl.DataFrame, str] | None:
     """The newest version with at least ten shapes in this dtype; else with four (a format that one model has)."""
     for min_shapes in (10, 4):
         for path in store.versions(store.SYSTEMS[gpu], "moe", engine, "moe_perf"):
             table = store.table(path)
-            expert = features.expert_rows(table, dtype, bandwidth=bandwidth)
+            expert = _measured_experts(table, gpu, dtype)
             if expert is None:
                 continue
             rows = expert.rows.with_columns(spread=pl.col("moe_ep_size") > 1)
             rows = rows.filter(features.matrices_expression() == (2.0 if plain else 3.0))
             if rows.select(features.EXPERT_SHAPE).unique().height >= min_shapes:
-                note = f"{expert.dropped} rows faster than memory dropped" if expert.dropped else ""
+                note = f"{expert.dropped_rows} rows dropped by the checks" if expert.dropped_rows else ""
                 return table, rows, note
     return None
+
+
+def _measured_experts(table: store.Table, gpu: str, dtype: str) -> features.CheckedRows | None:
+    """Balanced rows, or skewed ones where there are no others (Intel), counted as they were drawn."""
+    balanced = features.expert_rows(table, dtype, _peaks(gpu, dtype))
+    if balanced is not None:
+        return balanced
+    load = partial(skewed_load, exponent=1.01)
+    return features.expert_rows(table, dtype, _peaks(gpu, dtype), routing="power_law_1.01", load=load)
 
 
 def _short(kernel: str) -> str:
@@ -384,6 +438,10 @@ def _octaves(sizes: FloatArray, seconds: FloatArray) -> Curve:
 def _monotonic(seconds: FloatArray) -> tuple[float, ...]:
     """Monotonic times: where an engine picks a slow algorithm, a size is priced like the next larger one."""
     return tuple(float(f"{value:.3g}") for value in np.minimum.accumulate(seconds[::-1])[::-1])
+
+
+def _peaks(gpu: str, dtype: str) -> Peaks:
+    return Peaks.of(bundled_device(gpu), dtype)
 
 
 def _limit(gpu: str) -> float:

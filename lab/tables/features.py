@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import polars as pl
 
-from specmargin.prices.kernels.features import FASTEST, column, defaulted
+from specmargin.prices.kernels.checks import FASTEST
+from specmargin.prices.kernels.features import column, defaulted
 from specmargin.prices.kernels.law import Terms
 from specmargin.prices.kernels.store import Table
 from specmargin.prices.kernels.terms import gemm_terms

@@ -22,6 +22,8 @@ from specmargin.step import FloatArray
 
 # A module whose smallest time is this many times that of another engine was timed outside a CUDA graph.
 LAUNCH_BOUND = 1.4
+SLOW_MODULE = 5.0  # times the fastest other GPU's time, at equal bandwidth
+_GPUS = {system: gpu for gpu, system in store.SYSTEMS.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,8 +121,41 @@ def rows_of(system: str, engine: str, table: ModuleTable) -> ModuleRows | None:
     rows = None if found is None else features.module_rows(found, table.table_models)
     if found is None or rows is None or rows.height == 0:
         return None
+    if slow_module(_GPUS[system], engine, table.operation, table.file):
+        return None
     launch_bound = _fastest(rows) > LAUNCH_BOUND * _fastest_of_any_engine(system, table)
     return ModuleRows(rows=rows, version=f"{engine} {found.version}", launch_bound=launch_bound)
+
+
+@cache
+def slow_module(gpu: str, engine: str, operation: str, file: str) -> str:
+    """Why a module's table is dropped: it takes a multiple of the time of all other GPUs for the same work; "" if not.
+
+    Times are compared at the ratio of bandwidths. SGLang 0.5.14 on an RTX PRO 6000 (SM120, which FlashMLA does not
+    support) takes 660 µs per sequence and layer whatever the heads and the context: a reference path.
+    """
+    own = _seconds_by_work(gpu, engine, operation, file)
+    others = [
+        _seconds_by_work(other, candidate, operation, file)
+        for other in store.SYSTEMS
+        for candidate in store.ENGINES
+        if other != gpu
+    ]
+    ratios = [time / min(times) for work, time in own.items() if (times := [o[work] for o in others if work in o])]
+    ratio = float(np.median(ratios)) if ratios else 1.0
+    return f"takes {ratio:.0f} times as long as on any other GPU at equal bandwidth" if ratio > SLOW_MODULE else ""
+
+
+@cache
+def _seconds_by_work(gpu: str, engine: str, operation: str, file: str) -> dict[tuple[object, ...], float]:
+    """Times as they would be at 1 B/s, by the work of a row."""
+    found = store.load(store.SYSTEMS[gpu], operation, engine, file)
+    if found is None:
+        return {}
+    keys = [name for name in ("model", "num_heads", "gemm_type", "batch_size", "isl", "step") if name in found.rows]
+    times = found.rows.group_by(keys).agg(pl.col("seconds").min())
+    bandwidth = bundled_device(gpu).bandwidth_bytes_per_second
+    return {row[:-1]: row[-1] * bandwidth for row in times.rows()}
 
 
 def _fastest(rows: pl.DataFrame) -> float:

@@ -20,6 +20,7 @@ from specmargin.catalog.lookup import bundled_device
 from specmargin.catalog.prices import law_book
 from specmargin.prices.kernels import features, store
 from specmargin.prices.kernels.book import LawBook
+from specmargin.prices.kernels.checks import Peaks
 from specmargin.prices.kernels.law import Law
 from specmargin.step import FloatArray
 
@@ -100,7 +101,7 @@ def _expert_lines(gpu: str, engine: str, dtype: str, book: LawBook) -> Iterator[
         return
     version = _most_rows(laws).evidence.version.split(" ", 1)[1]
     table = _table(gpu, "moe", engine, "moe_perf", version)
-    rows = features.expert_rows(table, dtype, bandwidth=bundled_device(gpu).bandwidth_bytes_per_second)
+    rows = features.expert_rows(table, dtype, Peaks.of(bundled_device(gpu), dtype))
     if rows is None:
         return
     law = _most_rows(laws)
@@ -165,9 +166,12 @@ def _gemm_lines(gpu: str, engine: str, book: LawBook) -> Iterator[KernelLine]:
         if law is None:
             continue
         source, version = law.evidence.version.split(" ", 1)
-        rows = features.gemm_rows(_table(gpu, "gemm", source, "gemm_perf", version), dtype)
-        if rows is None:
+        checked = features.gemm_rows(
+            _table(gpu, "gemm", source, "gemm_perf", version), dtype, Peaks.of(bundled_device(gpu), dtype)
+        )
+        if checked is None or checked.rows.height == 0:
             continue
+        rows = checked.rows
         kernel = Kernel(gpu=gpu, engine=engine, operation="gemm", dtype=dtype)
         errors = _row_errors(rows, features.GEMM_SHAPE, "m", law.seconds(gemm_terms_of(rows, dtype)))
         yield _summary(kernel, errors, held_out="rows", remark=law.evidence.note)

@@ -16,6 +16,7 @@ from scipy.optimize import nnls
 
 from lab import DATA
 from lab.terminal import console, note, run, table
+from lab.validation import precisions
 from lab.validation.accuracy import Accuracy, median_and
 from specmargin.acceptance.survival import parse_acceptance
 from specmargin.catalog.engine_times import NO_ENGINE_TIME
@@ -191,7 +192,7 @@ def report(out: Console) -> list[Accuracy]:
         count=unfitted[0].count,
         errors={line.source: median_and(line.median_error, line.worst_error) for line in unfitted},
     )
-    return [accuracy]
+    return [accuracy, *precisions.report(out)]
 
 
 if __name__ == "__main__":

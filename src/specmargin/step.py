@@ -95,6 +95,11 @@ class Step:
             count_by_class=_frozen(self.count_by_class * run),
         )
 
+    def of_one_query(self) -> Step:
+        """The same sequences with one position each; prompts as they are."""
+        is_prompt = False if self.prompt_by_class is None else self.prompt_by_class > 0
+        return replace(self, run_by_class=_frozen(np.where(is_prompt, self.run_by_class, 1.0)))
+
     def times(self, count: float) -> Step:
         """The same step with `count` sequences in place of each."""
         return replace(self, count_by_class=_frozen(self.count_by_class * count))

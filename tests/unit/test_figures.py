@@ -109,7 +109,7 @@ def test_simulated_days_are_drawn_in_the_common_look(name: str) -> None:
 
 
 def test_the_simulated_day_swings_from_one_sequence_to_a_depth_that_the_load_changes() -> None:
-    seen = view()
+    seen = view(model="qwen3-30b-a3b")
     tables = figure("day", seen).tables
     load = [row["batch"] for row in tables["load"]]
     assert min(load) < 3 and max(load) > seen.answer.config.schedule.ranges[0].last

@@ -81,7 +81,7 @@ def test_equal_lengths_keep_requests_in_step_until_drafts_separate_them() -> Non
     assert varied.load.range_ratio == 0.5 and equal.load.range_ratio == 0.0
     assert equal.plain.prefill_share < 0.5 * min(varied.plain.prefill_share, equal.speculating.prefill_share)
     assert varied.speculating.tokens_per_second == pytest.approx(equal.speculating.tokens_per_second, rel=0.1)
-    assert equal.speedup < 1.0 < varied.speedup
+    assert equal.speedup < varied.speedup
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from specmargin.modes import Parallel, RooflineForm
 from specmargin.prices.kernels import store
 from specmargin.prices.kernels.book import LawBook
 from specmargin.prices.kernels.model import SiliconPrices
+from specmargin.prices.kernels.shelf import LawShelf
 from specmargin.prices.kernels.tables import TableRefinement
 from specmargin.prices.kernels.terms import gemm_terms
 from specmargin.prices.model import PriceModel, StepPrice
@@ -150,9 +152,7 @@ def test_tables_give_back_what_was_measured() -> None:
 
 
 def test_a_shape_that_nobody_measured_follows_the_law_and_says_so() -> None:
-    refinement = TableRefinement(
-        system="h200_sxm", bandwidth_bytes_per_second=find_device("h200").bandwidth_bytes_per_second
-    )
+    refinement = TableRefinement(system="h200_sxm", device=find_device("h200"))
     prices = SiliconPrices(
         name="tables",
         engine="vllm",
@@ -191,7 +191,7 @@ def copied_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def _fresh_tables() -> SiliconPrices:
     device = find_device("h200")
-    refinement = TableRefinement(system="h200_sxm", bandwidth_bytes_per_second=device.bandwidth_bytes_per_second)
+    refinement = TableRefinement(system="h200_sxm", device=device)
     return SiliconPrices(
         name="tables", engine="vllm", book=h200_book(), fallback=Roofline(device=device), refinement=refinement
     )
@@ -328,11 +328,18 @@ def test_wrong_names_are_refused() -> None:
 
 
 def test_a_kernel_far_under_the_bandwidth_is_warned_about_with_what_is_faster() -> None:
-    """H200, vLLM, plain fp8 experts: 0.6 TB/s of 4.8 (silicon.md)."""
-    bad = pricer(
-        "qwen3-30b-a3b", prices=prices_of("laws"), architecture=find_model("qwen3-30b-a3b", weights=_precision("fp8"))
-    )
-    good = pricer("qwen3-30b-a3b", prices=prices_of("laws"))
+    """The experts' law of the engine at a fifth of its bandwidth."""
+    prices = prices_of("laws")
+    assert isinstance(prices, SiliconPrices)
+    laws = {
+        key: replace(law, bytes_per_second=law.bytes_per_second / 5.0) if key[:3] == ("vllm", "experts", "fp8") else law
+        for key, law in prices.book.laws.items()
+    }
+    assert isinstance(prices.book, LawShelf)
+    slow = replace(prices, book=replace(prices.book, own=replace(prices.book.own, laws=laws)))
+    architecture = find_model("qwen3-30b-a3b", weights=_precision("fp8"))
+    bad = pricer("qwen3-30b-a3b", prices=slow, architecture=architecture)
+    good = pricer("qwen3-30b-a3b", prices=prices, architecture=architecture)
     (warning,) = price_warnings(bad, batch=8, depth=1)
     assert "of the device's bandwidth" in warning
     assert "would take" in warning

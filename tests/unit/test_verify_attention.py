@@ -242,8 +242,10 @@ def test_triton_mla_takes_what_an_h200_takes(
 )
 def test_flattened_queries_cost_as_much_as_so_many_sequences(batch: int, queries: int, context: int, gpu: str) -> None:
     mean = context + (queries - 1) / 2
-    verify = seconds(adjusted(gpu), KIMI, batch=batch, queries=queries, context=context)
-    assert verify == pytest.approx(seconds(adjusted(gpu), KIMI, batch=batch * queries, queries=1, context=mean))
+    laws = find_prices("laws", bundled_device(gpu), "vllm", RooflineForm.PER_COMPONENT)
+    for prices in (adjusted(gpu), laws):
+        verify = seconds(prices, KIMI, batch=batch, queries=queries, context=context)
+        assert verify == pytest.approx(seconds(prices, KIMI, batch=batch * queries, queries=1, context=mean))
 
 
 @given(
@@ -280,16 +282,22 @@ def test_the_price_names_its_kernel_and_where_the_engine_chooses_it() -> None:
     assert price.source.spread > 0
 
 
-def test_prompts_beside_decoding_sequences_add_what_they_add_elsewhere() -> None:
-    device = bundled_device("rtx-pro-6000")
-    decode = Step.uniform(batch=4, depth=1, context=4096)
-    mixed = decode.joined(Step.prompts(tokens=512))
-    prices = adjusted("rtx-pro-6000")
-    added = [
-        float(p.price([attention_work(KIMI, mixed)])[0].seconds - p.price([attention_work(KIMI, decode)])[0].seconds)
-        for p in (prices, Roofline(device=device))
-    ]
-    assert added[0] == pytest.approx(added[1], rel=1e-6)
+def test_prompts_beside_decoding_sequences_add_what_they_take_alone() -> None:
+    decode, prompt = Step.uniform(batch=4, depth=1, context=4096), Step.prompts(tokens=512)
+    prices = find_prices("laws", bundled_device("rtx-pro-6000"), "vllm", RooflineForm.PER_COMPONENT)
+    mixed, alone, read = (
+        float(prices.price([attention_work(KIMI, step)])[0].seconds) for step in (decode.joined(prompt), decode, prompt)
+    )
+    assert mixed == pytest.approx(alone + read)
+
+
+def test_plain_steps_of_mla_are_priced_by_triton_where_it_runs() -> None:
+    """Not by TensorRT-LLM's law, the only one of MLA on this GPU."""
+    prices = find_prices("laws", bundled_device("rtx-pro-6000"), "vllm", RooflineForm.PER_COMPONENT)
+    price = prices.price([attention_work(KIMI, Step.uniform(batch=1, context=4096))])[0]
+    assert price.source.detail.startswith("Triton MLA by its grid")
+    other = find_prices("laws", bundled_device("rtx-pro-6000"), "trtllm", RooflineForm.PER_COMPONENT)
+    assert "law of trtllm" in other.price([attention_work(KIMI, Step.uniform(batch=1, context=4096))])[0].source.detail
 
 
 def test_one_ragged_batch_is_one_launch() -> None:

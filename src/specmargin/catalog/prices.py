@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 KINDS = ("datasheet", "scaled", "laws", "tables")
 SCHEMA = "specmargin.laws/1"
 _LAWS = "laws.json"
+_VERIFIED = "verified.json"
 PROMPT_LAWS = "prompt_laws.json"  # of attention modules that read prompts; in the form of the others
 _AMD_LAWS = "amd_laws.json"
 _AITER = {"gfx950": "mi355x", "gfx942": "mi300x"}  # the GPU of each generation whose kernels AITER's tables time
@@ -53,7 +54,9 @@ def law_book(device: Device) -> LawBook | None:
 def _law_book(gpu: str) -> LawBook | None:
     values = read_bundled(_LAWS)
     book = LawBook.from_json(gpu, {**values, "laws": [*values["laws"], *read_bundled(PROMPT_LAWS)["laws"]]})
-    return book if book.laws else None
+    entries = (entry for entry in read_bundled(_VERIFIED)["verified"] if entry["gpu"] == gpu)
+    verified = frozenset((entry["engine"], entry["dtype"]) for entry in entries)
+    return replace(book, verified=verified) if book.laws else None
 
 
 @cache
@@ -249,13 +252,15 @@ def _read_laws(path: Path, device: Device) -> LawBook:
         raise CatalogError(f"{path}: a law is not understood ({error})") from None
 
 
-@cache
-def _refinement_of(system: str, bandwidth: float) -> Refinement:
-    from specmargin.prices.kernels.tables import TableRefinement  # noqa: PLC0415 (Polars is an extra)
-
-    return TableRefinement(system=system, bandwidth_bytes_per_second=bandwidth)
+_REFINEMENTS: dict[str, tuple[Device, Refinement]] = {}  # what was read from the tables is kept
 
 
 def _refinement(device: Device) -> Refinement:
     store.data_folder()  # raises, with what to install, where the tables are missing
-    return _refinement_of(store.SYSTEMS[device.name], device.bandwidth_bytes_per_second)
+    from specmargin.prices.kernels.tables import TableRefinement  # noqa: PLC0415 (Polars is an extra)
+
+    kept = _REFINEMENTS.get(device.name)
+    if kept is None or kept[0] != device:
+        kept = device, TableRefinement(system=store.SYSTEMS[device.name], device=device)
+        _REFINEMENTS[device.name] = kept
+    return kept[1]

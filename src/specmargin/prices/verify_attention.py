@@ -32,9 +32,8 @@ from specmargin.prices.attention_kernels import (
     compute_capability,
     device_kernel,
 )
-from specmargin.prices.kernels.model import attention_work, split_prompts
+from specmargin.prices.kernels.model import attention_work
 from specmargin.prices.model import WorkPrice
-from specmargin.prices.triton_mla import triton_mla_price
 from specmargin.prices.work import Work
 from specmargin.sources import Source
 from specmargin.step import FloatArray, Step
@@ -67,41 +66,22 @@ class EngineAttention(AdjustedPrices):
     def _of_kernel(
         self, kernel: AttentionKernel, work: Work, attention: Attention, step: Step, price: WorkPrice
     ) -> WorkPrice:
-        if kernel.is_triton_mla and isinstance(attention, LatentAttention):
-            price = self._triton_mla(kernel, work, attention, step, price)
         if not np.any(_verified(kernel, step)):
             return price
         match kernel.queries:
             case Queries.ONCE:
                 longer = price
-            case Queries.PER_QUERY if kernel.is_triton_mla:
-                longer = price  # by rows already
             case Queries.PER_QUERY:
                 rows = attention_work(work, attention, step.flattened())
                 longer = _no_less(self.inner.price([rows])[0], price)
             case Queries.UNSPLIT:
                 longer = _no_shorter(price, work.count * self._walk_seconds(kernel, work, attention, step))
             case Queries.PROJECTED:
-                longer = _added(price, work.count * self._projection_seconds(kernel, work, attention, step))
+                plain = self.inner.price([attention_work(work, attention, step.of_one_query())])[0]
+                longer = _added(plain, work.count * self._projection_seconds(kernel, work, attention, step))
             case _:
                 assert_never(kernel.queries)
         return replace(longer, source=_named(price.source, kernel))
-
-    def _triton_mla(
-        self, kernel: AttentionKernel, work: Work, attention: LatentAttention, step: Step, price: WorkPrice
-    ) -> WorkPrice:
-        """Prompts beside decoding sequences keep what they add to the inner price."""
-        decode, prompts = split_prompts(step)
-        if decode is None or work.kv is None or self.device.multiprocessors is None:
-            return price
-        rows = decode.flattened() if kernel.queries is Queries.PER_QUERY else decode
-        own = triton_mla_price(self.device, attention, rows, kv=work.kv, ranks=work.ranks).scaled(
-            np.asarray(float(work.count))
-        )
-        if prompts is None:
-            return own
-        alone = self.inner.price([attention_work(work, attention, decode)])[0]
-        return _added(own, np.maximum(price.seconds - alone.seconds, 0.0))
 
     def _walk_seconds(self, kernel: AttentionKernel, work: Work, attention: Attention, step: Step) -> FloatArray:
         """Of the longest context, or of all of them where there are more blocks of threads than multiprocessors."""

@@ -5,12 +5,24 @@ The interpolation of the tables and the fit of the laws (`lab/fits/laws.py`) bot
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import numpy as np
 import polars as pl
 
+from specmargin.prices.kernels.checks import (
+    FASTEST,
+    FEW_POSITIONS,
+    WARM,
+    Dropped,
+    Peaks,
+    read_share,
+    strays,
+    too_slow,
+    without,
+)
 from specmargin.prices.kernels.law import Terms
 from specmargin.prices.kernels.store import Table
 from specmargin.prices.kernels.terms import BYTES, attention_terms, expert_terms
@@ -22,7 +34,6 @@ EXPERT_SHAPE = [*MODEL_SHAPE, "moe_tp_size", "moe_ep_size"]
 PLAIN_EXPERTS = {(2688, 1856), (1024, 2688), (2048, 5120), (4096, 2688), (8192, 5120)}
 
 _GROUPS = 8  # of experts, in DeepSeek's routing; a position chooses from the best half of them
-FASTEST = 1.03  # times the datasheet's bandwidth: beyond that, a row did not read what it claims to
 
 
 def _balanced_choice(positions: int, experts: int, topk: int) -> IntArray:
@@ -65,15 +76,29 @@ def _choice(positions: int, experts: int, topk: int, by_groups: bool) -> IntArra
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ExpertRows:
-    """Rows of an MoE table in one dtype and distribution, one latency per shape and number of tokens."""
+class CheckedRows:
+    """Rows of a table in one dtype, one latency per shape and size, without those that `checks.py` drops.
 
-    rows: pl.DataFrame  # with columns kernel (at decode), distinct, pairs, parameters (of a rank's share of an expert)
-    dropped: int  # rows of shapes that would exceed the memory bandwidth however they are counted
+    Rows of experts have columns kernel (at decode), distinct, pairs, parameters (of a rank's share of an expert).
+    """
+
+    rows: pl.DataFrame
+    dropped: tuple[Dropped, ...] = ()
+
+    @property
+    def dropped_rows(self) -> int:
+        return sum(part.rows for part in self.dropped)
 
 
-def expert_rows(table: Table, dtype: str, *, bandwidth: float) -> ExpertRows | None:
-    chosen = table.rows.filter((pl.col("moe_dtype") == dtype) & (pl.col("distribution") == "balanced")).filter(
+Load = Callable[[int, int, int, int], tuple[float, float]]  # distinct experts and pairs: as `expert_load`
+BALANCED = "balanced"
+
+
+def expert_rows(
+    table: Table, dtype: str, peaks: Peaks, *, routing: str = BALANCED, load: Load | None = None
+) -> CheckedRows | None:
+    """`routing`: of the rows; `load` counts experts where it is not balanced."""
+    chosen = table.rows.filter((pl.col("moe_dtype") == dtype) & (pl.col("distribution") == routing)).filter(
         pl.col("num_experts") // pl.col("moe_ep_size") >= 8  # smaller shares are not used in practice
     )
     if chosen.height == 0:
@@ -84,25 +109,60 @@ def expert_rows(table: Table, dtype: str, *, bandwidth: float) -> ExpertRows | N
         .agg(pl.col("seconds").first(), pl.col("kernel_source").first())
         .sort([*EXPERT_SHAPE, "num_tokens"])
     )
-    kernels = rows.filter(pl.col("num_tokens") <= 16).group_by(MODEL_SHAPE).agg(pl.col("kernel_source").mode().first())
+    usual = pl.col("kernel_source").mode().sort().first()
+    kernels = rows.filter(pl.col("num_tokens") <= 16).group_by(MODEL_SHAPE).agg(usual)
     rows = rows.drop("kernel_source").join(kernels.rename({"kernel_source": "kernel"}), on=MODEL_SHAPE, how="left")
     parameters = matrices_expression() * pl.col("hidden_size") * pl.col("inter_size") / pl.col("moe_tp_size")
-    rows = _counted(rows.with_columns(parameters=parameters), by_groups=False)
-    seconds_per_parameter = BYTES[dtype] / bandwidth
-    by_groups = rows.filter(_routes_by_groups(seconds_per_parameter)).select(MODEL_SHAPE).unique()
-    recounted = _counted(rows.join(by_groups, on=MODEL_SHAPE), by_groups=True)
+    rows = _counted(rows.with_columns(parameters=parameters), load or expert_load)
+    cached = peaks.cached(_expert_bytes(rows, dtype))  # first: their speed says nothing about groups
+    rows, dropped = without(rows, cached, "", "weights were in the level-2 cache between repeats")
+    seconds_per_parameter = BYTES[dtype] / peaks.bytes_per_second
+    grouped = _routes_by_groups(seconds_per_parameter) if load is None else pl.lit(False)
+    by_groups = rows.filter(grouped).select(MODEL_SHAPE).unique()
+    recounted = _counted(rows.join(by_groups, on=MODEL_SHAPE), partial(expert_load, by_groups=True))
     rows = pl.concat([rows.join(by_groups, on=MODEL_SHAPE, how="anti"), recounted])
-    impossible = rows.filter(_too_fast(seconds_per_parameter)).select(MODEL_SHAPE).unique()
-    possible = rows.join(impossible, on=MODEL_SHAPE, how="anti")
-    return ExpertRows(rows=possible.sort([*EXPERT_SHAPE, "num_tokens"]), dropped=rows.height - possible.height)
+    checked = _checked_experts(rows.sort([*EXPERT_SHAPE, "num_tokens"]), dtype, peaks)
+    return CheckedRows(rows=checked.rows, dropped=(*dropped, *checked.dropped))
 
 
-def _counted(rows: pl.DataFrame, *, by_groups: bool) -> pl.DataFrame:
+def _checked_experts(rows: pl.DataFrame, dtype: str, peaks: Peaks) -> CheckedRows:
+    dropped = []
+    impossible = rows.filter(_too_fast(BYTES[dtype] / peaks.bytes_per_second)).select(MODEL_SHAPE).unique()
+    possible = rows.join(impossible, on=MODEL_SHAPE, how="anti", maintain_order="left")
+    if possible.height < rows.height:
+        reason = f"shapes with rows faster than {FASTEST:g} times the memory bandwidth"
+        dropped.append(Dropped(kernel="", rows=rows.height - possible.height, reason=reason))
+    rate = 2.0 * column(possible, "pairs") * column(possible, "parameters") / column(possible, "seconds")
+    reason = f"faster than {FASTEST:g} times the peak of the matrix units"
+    rows, parts = without(possible, rate > FASTEST * peaks.operations_per_second, "", reason)
+    dropped += parts
+    rows, parts = without(rows, strays(rows, EXPERT_SHAPE, "num_tokens"), "", "half of the time of both neighbours")
+    dropped += parts
+    rows, parts = _without_slow_kernels(rows, dtype, peaks.bytes_per_second)
+    return CheckedRows(rows=rows, dropped=(*dropped, *parts))
+
+
+def _without_slow_kernels(rows: pl.DataFrame, dtype: str, bandwidth: float) -> tuple[pl.DataFrame, list[Dropped]]:
+    dropped, plain = [], (matrices_expression() == 2.0).alias("plain")
+    for key, part in sorted(rows.with_columns(plain).partition_by(["kernel", "plain"], as_dict=True).items()):
+        share = read_share(_expert_bytes(part, dtype), column(part, "seconds"), column(part, "num_tokens"), bandwidth)
+        if share is not None and (reason := too_slow(share)):
+            mask = rows.select((pl.col("kernel") == key[0]) & (plain == key[1])).to_series().to_numpy()
+            rows, parts = without(rows, mask, str(key[0]), reason)
+            dropped += parts
+    return rows, dropped
+
+
+def _expert_bytes(rows: pl.DataFrame, dtype: str) -> FloatArray:
+    return column(rows, "distinct") * column(rows, "parameters") * BYTES[dtype]
+
+
+def _counted(rows: pl.DataFrame, load: Load) -> pl.DataFrame:
     keys = rows.select("num_tokens", "num_experts", "topk", "moe_ep_size").rows()
-    load = [expert_load(*key, by_groups=by_groups) for key in keys]
+    loads = [load(*key) for key in keys]
     return rows.with_columns(
-        distinct=pl.Series([float(distinct) for distinct, _ in load], dtype=pl.Float64),
-        pairs=pl.Series([float(pairs) for _, pairs in load], dtype=pl.Float64),
+        distinct=pl.Series([float(distinct) for distinct, _ in loads], dtype=pl.Float64),
+        pairs=pl.Series([float(pairs) for _, pairs in loads], dtype=pl.Float64),
     )
 
 
@@ -148,11 +208,33 @@ GEMM_SHAPE = ["n", "k"]
 LAUNCH_BOUND_SECONDS = 20e-6
 
 
-def gemm_rows(table: Table, dtype: str) -> pl.DataFrame | None:
+def gemm_rows(table: Table, dtype: str, peaks: Peaks) -> CheckedRows | None:
     rows = table.rows.filter((pl.col("gemm_dtype") == dtype) & (pl.col("n") >= 128) & (pl.col("k") >= 128))
-    if rows.height == 0 or float(np.quantile(rows["seconds"].to_numpy(), 0.01)) > LAUNCH_BOUND_SECONDS:
+    if rows.height == 0:
         return None
-    return rows.group_by(["m", "n", "k"]).agg(pl.col("seconds").min()).sort(["n", "k", "m"])
+    rows = rows.group_by(["m", "n", "k"]).agg(pl.col("seconds").min()).sort([*GEMM_SHAPE, "m"])
+    if peaks.graphs and float(np.quantile(rows["seconds"].to_numpy(), 0.01)) > LAUNCH_BOUND_SECONDS:
+        reason = f"timed outside a CUDA graph: no row is shorter than {LAUNCH_BOUND_SECONDS * 1e6:g} µs"
+        return CheckedRows(rows=rows.clear(), dropped=(Dropped(kernel="", rows=rows.height, reason=reason),))
+    return _checked_gemms(rows, dtype, peaks)
+
+
+def _checked_gemms(rows: pl.DataFrame, dtype: str, peaks: Peaks) -> CheckedRows:
+    weights, seconds, m = column(rows, "n") * column(rows, "k"), column(rows, "seconds"), column(rows, "m")
+    fast = weights * BYTES[dtype] > FASTEST * peaks.bytes_per_second * seconds
+    only_reads = (weights * BYTES[dtype] >= peaks.bytes_per_second * LAUNCH_BOUND_SECONDS) & (m <= FEW_POSITIONS)
+    if only_reads.any() and float(np.mean(fast[only_reads])) > WARM:
+        reason = f"{np.mean(fast[only_reads]):.0%} of its rows are faster than memory: timed with a warm cache"
+        return CheckedRows(rows=rows.clear(), dropped=(Dropped(kernel="", rows=rows.height, reason=reason),))
+    fast |= 2.0 * weights * m > FASTEST * peaks.operations_per_second * seconds
+    reason = f"faster than {FASTEST:g} times the memory bandwidth or the matrix units"
+    rows, dropped = without(rows, fast, "", reason)
+    read_bytes = column(rows, "n") * column(rows, "k") * BYTES[dtype]
+    share = read_share(read_bytes, column(rows, "seconds"), column(rows, "m"), peaks.bytes_per_second)
+    if share is not None and (reason := too_slow(share)):
+        rows, parts = without(rows, np.ones(rows.height, dtype=bool), "", reason)
+        dropped += parts
+    return CheckedRows(rows=rows, dropped=tuple(dropped))
 
 
 # --- attention: one query per sequence, by heads of one rank ---

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import assert_never
 
+from specmargin.architecture.precision import Arithmetic
 from specmargin.architecture.types import (
     Attention,
     CompressedAttention,
@@ -13,20 +14,31 @@ from specmargin.architecture.types import (
     LinearAttention,
 )
 
-# Specmargin's precisions, and the dtypes they are measured as, best match first.
-DTYPES = {
-    "bf16": ("bfloat16",),
-    "fp16": ("bfloat16",),
-    "fp8": ("fp8", "fp8_block"),
-    "fp8-block": ("fp8_block", "fp8"),
-    "mxfp8": ("fp8_block", "fp8"),
-    "nvfp4": ("nvfp4",),
-    "nvfp4-w4a16": ("int4_wo", "nvfp4"),
-    "mxfp4": ("w4a8_mxfp4_mxfp8", "w4a16_mxfp4", "nvfp4"),
-    "int4-g32": ("int4_wo",),
-    "int4-g64": ("int4_wo",),
-    "int4-g128": ("int4_wo",),
+# Specmargin's precisions, and the dtypes they are measured as: groups that engines run with kernels of the same kind,
+# best match first. Within a group the engine's own kernels come before another engine's. Weight-only formats of four
+# bits share the Marlin kernel where a GPU lacks the arithmetic (vLLM 0.32, fused_moe/oracle/nvfp4.py, mxfp4.py and
+# int_wna16.py end in MARLIN), so each stands for the others.
+_WEIGHT_ONLY = (("int4_wo",), ("w4a16_mxfp4",))
+DTYPE_GROUPS: dict[str, tuple[tuple[str, ...], ...]] = {
+    "bf16": (("bfloat16",),),
+    "fp16": (("bfloat16",),),
+    "fp8": (("fp8", "fp8_block"),),
+    "fp8-block": (("fp8_block", "fp8"),),
+    "mxfp8": (("fp8_block", "fp8"),),
+    "nvfp4": (("nvfp4",), *_WEIGHT_ONLY),
+    "nvfp4-w4a16": (*_WEIGHT_ONLY, ("nvfp4",)),
+    "mxfp4": (("w4a8_mxfp4_mxfp8", "w4a16_mxfp4"), ("int4_wo",), ("nvfp4",)),
+    "int4-g32": _WEIGHT_ONLY,
+    "int4-g64": _WEIGHT_ONLY,
+    "int4-g128": _WEIGHT_ONLY,
 }
+DTYPES = {name: tuple(dtype for group in groups for dtype in group) for name, groups in DTYPE_GROUPS.items()}
+_ARITHMETIC = {"fp8": Arithmetic.FP8, "nvfp4": Arithmetic.FP4, "w4a8": Arithmetic.FP8}
+
+
+def arithmetic_of(dtype: str) -> Arithmetic:
+    """The format in which a kernel of this dtype multiplies; int4 and the like are converted to bf16 first."""
+    return next((kind for prefix, kind in _ARITHMETIC.items() if dtype.startswith(prefix)), Arithmetic.BF16)
 
 
 MODULE_KINDS = ("mla", "dsa", "csa", "hca")  # attention that was measured as a whole module

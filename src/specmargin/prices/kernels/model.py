@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Protocol
+from typing import Protocol, TypeGuard
 
 import numpy as np
 
@@ -32,9 +32,17 @@ from specmargin.prices.kernels.law import Terms
 from specmargin.prices.kernels.prompts import PromptPath, projected_context, prompt_kind, prompt_terms
 from specmargin.prices.kernels.sheets import NO_CORRECTION, Correction
 from specmargin.prices.kernels.shelf import LawShelf
-from specmargin.prices.kernels.terms import expert_terms_of_work, gemm_shape, gemm_terms, grouped_terms, stages
+from specmargin.prices.kernels.terms import (
+    expert_terms_of_work,
+    gemm_shape,
+    gemm_terms,
+    grouped_terms,
+    quantize_terms,
+    stages,
+)
 from specmargin.prices.model import WorkPrice, fixed_price, total_price
 from specmargin.prices.roofline import Roofline
+from specmargin.prices.triton_mla import triton_mla_price
 from specmargin.prices.work import Collective, Module, Subject, Work
 from specmargin.sources import Source, SourceKind
 from specmargin.step import FloatArray, Step
@@ -114,7 +122,12 @@ class SiliconPrices:
         terms = gemm_terms(work.positions, n, k, entry.dtype, own_bytes)
         tables = self._tables(entry)
         correction = tables.gemm(entry, work.positions, n, k) if tables else NO_CORRECTION
-        return _law_price(entry, terms, work.count, correction)
+        price = _law_price(entry, terms, work.count, correction)
+        quantize = self.book.quantize(self.engine) if entry.dtype == "fp8" else None
+        if quantize is None:
+            return price
+        before = _law_price(quantize, quantize_terms(work.positions, k), work.count, NO_CORRECTION)
+        return replace(total_price([price, before]), source=price.source)
 
     # --- modules: projections and attention, measured together ---
 
@@ -150,13 +163,18 @@ class SiliconPrices:
         decode = None if work.step is None else split_prompts(work.step)[0]
         if self.bounds is None or work.module is None or work.kv is None or decode is None:
             return NO_CORRECTION
-        attention = work.module.attention
-        entry = self._attention_law(attention, attention_kind(attention), work.kv.name)
-        if entry is None:
+        engines = self._module_engines(work.module.attention, work.kv)
+        if not engines:
             return NO_CORRECTION
         shape = ModuleShape(module=work.module, ranks=work.ranks, kv=work.kv)
-        engines = (self.engine, entry.engine)
         return self.bounds.correction(engines, shape, decode, partial(self._sum_of_parts, work))
+
+    def _module_engines(self, attention: Attention, kv: Precision) -> tuple[str, ...]:
+        """Whose rows bound a module: the engine's, then those of the law; none where nothing is measured."""
+        if self._runs_triton_mla(attention, kv):
+            return (self.engine,)
+        entry = self._attention_law(attention, attention_kind(attention), kv.name)
+        return () if entry is None else (self.engine, entry.engine)
 
     def _sum_of_parts(self, work: Work, step: Step) -> FloatArray:
         """One layer's module without its correction: GEMMs (except GatedDeltaNet's, measured alone) and attention."""
@@ -198,6 +216,8 @@ class SiliconPrices:
         kind = attention_kind(attention)
         if not kind or work.kv is None:
             return None
+        if self._runs_triton_mla(attention, work.kv):
+            return self._triton_mla(work, attention, step)
         entry = self._attention_law(attention, kind, work.kv.name)
         if entry is None:
             return None
@@ -213,6 +233,21 @@ class SiliconPrices:
         else:
             correction = self._module_correction(work)
         return _law_price(entry, terms, work.count, correction, self._remark(attention, work.kv))
+
+    def _runs_triton_mla(self, attention: Attention, kv: Precision) -> TypeGuard[LatentAttention]:
+        """Instead of a law: other engines' laws on the same GPU are of other kernels."""
+        device = self.fallback.device
+        return device.multiprocessors is not None and device_kernel(self.engine, device, attention, kv).is_triton_mla
+
+    def _triton_mla(self, work: Work, attention: LatentAttention, step: Step) -> WorkPrice:
+        assert work.kv is not None
+        price = triton_mla_price(self.fallback.device, attention, step.flattened(), kv=work.kv, ranks=work.ranks)
+        correction = self._module_correction(work)
+        scaled = price.scaled(np.asarray(work.count * correction.factor))
+        if not correction.label:
+            return scaled
+        detail = f"{price.source.detail}, at most the {correction.label}"
+        return replace(scaled, source=replace(price.source, detail=detail))
 
     def _remark(self, attention: Attention, kv: Precision) -> str:
         """Tables have one query per sequence. What another treatment changes is not priced here."""
@@ -321,7 +356,9 @@ def _law_price(entry: LawEntry, terms: Terms, count: int, correction: Correction
     whole = entry.law.seconds(terms, parts)
     scale = count * correction.factor
     detail = correction.label or f"law of {entry.law.evidence}"
-    source = Source(kind=entry.source_kind, detail=f"{entry.origin}, {detail}{remark}", spread=entry.spread)
+    in_place = f", {entry.remark}" if entry.remark else ""
+    detail = f"{entry.origin}, {detail}{in_place}{remark}"
+    source = Source(kind=entry.source_kind, detail=detail, spread=entry.spread)
     return WorkPrice(
         seconds=np.asarray(whole * scale),
         memory_seconds=np.asarray(memory * scale),

@@ -18,10 +18,9 @@ from enum import Enum
 from specmargin.architecture.precision import Arithmetic
 from specmargin.hardware.device import Device
 from specmargin.prices.kernels.book import LawBook
+from specmargin.prices.kernels.kinds import arithmetic_of
 from specmargin.prices.kernels.law import Curve, Law
 
-#: The format in which a kernel of this dtype multiplies; int4 and the like are converted to bf16 first.
-_ARITHMETIC = {"fp8": Arithmetic.FP8, "nvfp4": Arithmetic.FP4, "w4a8": Arithmetic.FP8}
 _RATE_WEIGHT = 0.25  # decoding reads: bandwidth decides more than the matrix rate
 _PCIE_BYTES_PER_SECOND = 128e9  # PCIe 6.0 x16, one direction
 _FARTHEST = math.log(12.0)
@@ -85,6 +84,7 @@ def nearest_device(device: Device, measured: Iterable[Device]) -> Device | None:
     """The measured device of its class with the most similar bandwidth and matrix rate; None where none is near.
 
     Two classes: GPUs whose links are built for collectives (NVLink and the like, with HBM) and those behind PCIe.
+    Intel's laws have the launches of an engine without graphs in them: they are for Intel's GPUs, and the others' not.
     """
     closest = next(iter(by_distance(device, measured)), None)
     return None if closest is None or _distance(device, closest) > _FARTHEST else closest
@@ -92,11 +92,16 @@ def nearest_device(device: Device, measured: Iterable[Device]) -> Device | None:
 
 def by_distance(device: Device, measured: Iterable[Device]) -> list[Device]:
     """The measured devices other than this one, nearest first."""
-    return sorted((other for other in measured if other.name != device.name), key=lambda to: _distance(device, to))
+    others = (other for other in measured if other.name != device.name and _is_intel(other) == _is_intel(device))
+    return sorted(others, key=lambda to: _distance(device, to))
 
 
 def is_linked(device: Device) -> bool:
     return device.fabric.link_bytes_per_second > _PCIE_BYTES_PER_SECOND
+
+
+def _is_intel(device: Device) -> bool:
+    return (device.architecture or "").startswith("bmg")
 
 
 def _distance(one: Device, other: Device) -> float:
@@ -140,7 +145,7 @@ class Ratios:
         return clock_hertz(self.device) / clock_hertz(self.measured) if known else 1.0
 
     def rate(self, dtype: str) -> float:
-        arithmetic = next((kind for prefix, kind in _ARITHMETIC.items() if dtype.startswith(prefix)), Arithmetic.BF16)
+        arithmetic = arithmetic_of(dtype)
         return self.device.rate(arithmetic) / self.measured.rate(arithmetic)
 
     def of(self, follows: Follows) -> float:

@@ -43,6 +43,9 @@ class LawShelf:
                 return entry
         return self._first(lambda book: book.gemm(engine, precision))
 
+    def quantize(self, engine: str) -> LawEntry | None:
+        return self._first(lambda book: book.quantize(engine))
+
     def experts(self, engine: str, block: ExpertBlock, *, spread: bool) -> LawEntry | None:
         if engine == "vllm" and block.expert[0].precision.name in self.marlin_formats:
             entry = self._first(lambda book: book.experts(engine, block, spread=spread, kernel="marlin"))

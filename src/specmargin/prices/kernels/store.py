@@ -30,6 +30,7 @@ SYSTEMS = {
     "gb200": "gb200",
     "gb300": "gb300",
     "rtx-pro-6000": "rtx_pro_6000_server",
+    "arc-pro-b60": "b60",
 }
 ENGINES = ("vllm", "sglang", "trtllm")
 

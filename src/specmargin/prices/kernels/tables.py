@@ -16,8 +16,10 @@ import numpy as np
 import polars as pl
 
 from specmargin.architecture.types import Attention, ExpertBlock, GroupedAttention
+from specmargin.hardware.device import Device
 from specmargin.prices.kernels import features, store
 from specmargin.prices.kernels.book import LawEntry
+from specmargin.prices.kernels.checks import Peaks
 from specmargin.prices.kernels.features import AttentionShape
 from specmargin.prices.kernels.kinds import is_plain
 from specmargin.prices.kernels.law import Law
@@ -50,7 +52,7 @@ class TableRefinement:
     """
 
     system: str
-    bandwidth_bytes_per_second: float
+    device: Device
     _cache: dict[object, Any] = field(default_factory=dict)
 
     def _table(self, operation: str, entry: LawEntry) -> store.Table | None:
@@ -77,8 +79,11 @@ class TableRefinement:
 
     def _gemm_grid(self, entry: LawEntry) -> GemmGrid | None:
         table = self._table("gemm", entry)
-        rows = features.gemm_rows(table, entry.dtype) if table is not None else None
-        return None if rows is None else GemmGrid.of(rows, entry.law, entry.dtype)
+        rows = features.gemm_rows(table, entry.dtype, self._peaks(entry)) if table is not None else None
+        return None if rows is None or rows.rows.height == 0 else GemmGrid.of(rows.rows, entry.law, entry.dtype)
+
+    def _peaks(self, entry: LawEntry) -> Peaks:
+        return Peaks.of(self.device, entry.dtype)
 
     # --- experts ---
 
@@ -107,8 +112,8 @@ class TableRefinement:
         """Newest measurement of every shape: of the newest version that has it."""
         lines: dict[tuple[int, ...], Line] = {}
         for path in store.versions(self.system, "moe", entry.engine, _FILES["moe"]):
-            rows = features.expert_rows(store.table(path), entry.dtype, bandwidth=self.bandwidth_bytes_per_second)
-            if rows is not None:
+            rows = features.expert_rows(store.table(path), entry.dtype, self._peaks(entry))
+            if rows is not None and rows.rows.height > 0:
                 lines = expert_lines(rows.rows, entry.law, entry.dtype) | lines
         return lines
 

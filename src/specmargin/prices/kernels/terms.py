@@ -41,6 +41,12 @@ def marlin_positions(m: FloatArray) -> FloatArray:
     return np.where(m <= 8.0, 8.0, 16.0 * np.ceil(m / 16.0))
 
 
+def quantize_terms(m: FloatArray, k: ArrayLike) -> Terms:
+    """m positions of k activations, read in bf16 and written in fp8: a kernel before each GEMM of per-tensor fp8."""
+    k = np.asarray(k, np.float64)
+    return Terms(bytes=3.0 * m * k, operations=np.zeros(()), elements=k + 0.0 * m)
+
+
 def fused(matrices: tuple[Matrix, ...]) -> list[tuple[Matrix, ...]]:
     """Matrices that engines run as one GEMM, together; the rest alone."""
     groups: dict[object, list[Matrix]] = {}
