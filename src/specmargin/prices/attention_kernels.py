@@ -79,7 +79,7 @@ class AttentionKernel:
 
 # Triton's blocks wait for memory. vLLM's kernel takes 46 and 57 ns per token of head size 128 and 256 on an H200 (vLLM
 # 0.32, lab/data/measurements/vllm-0.32-h200-kernels.json), 45 and 50 of 192 on L40S and RTX PRO 6000 (0.24, prompts of
-# one sequence and one head, aiconfigurator-core 0.12.0); four blocks on a multiprocessor take 1.5 to 2.4 times as long as one.
+# one sequence and one head, aiconfigurator-core 0.12.0); four blocks on a multiprocessor take 1.5 to 2.4 times as long.
 # SGLang's: 26 ns of 64 and 56 of 192 on an L40S, 70 of 512 on an H200 (0.5.14, same tables). A gfx1201 takes 173 ns of
 # 256, three times as long (github.com/vllm-project/vllm/pull/51995: 1,279 us for 7.4k tokens).
 _TRITON_WALK = Walk(token_seconds=35e-9, element_seconds=0.043e-9)
