@@ -10,6 +10,7 @@ from specmargin.catalog.engine_times import find_engine_time
 from specmargin.catalog.lookup import find_device, find_model
 from specmargin.errors import CatalogError
 from specmargin.prices.launches import Graph
+from specmargin.validation.points_schema import Point
 
 DENSE, MOE, HYBRID, LATENT = "qwen3-14b", "qwen3-30b-a3b", "qwen3.6-27b", "deepseek-v3"
 
@@ -122,6 +123,39 @@ def test_later_passes_have_no_graph_where_the_second_runner_verifies_in_pieces()
     assert how("0.29", gpu="a100", kv="fp8", drafter="dflash", model=HYBRID).first_draft_graph is Graph.COMPILED
 
 
+def test_intel_gpus_had_no_graphs() -> None:
+    found = how("0.29", gpu="arc-pro-b60", model=DENSE, drafter="eagle")
+    graphs = (found.plain_graph, found.verify_graph, found.first_draft_graph, found.draft_graph)
+    assert set(graphs) == {Graph.COMPILED}
+    assert how("0.27.1", gpu="arc-pro-b60", model=MOE, drafter="eagle").draft_graph is Graph.COMPILED
+    assert how("0.32", gpu="arc-pro-b60", model=DENSE).verify_graph is Graph.FULL
+
+
+# --- what rows of published speed-ups state ---
+
+
+@pytest.mark.parametrize(
+    ("engine", "stated", "named"),
+    [
+        ("vllm", "Qwen3.8-27B on 1x RTX 3090, vLLM 0.27.1 as shipped, MTP-2", "vllm:0.27.1"),
+        ("vllm", "DeepSeek-R1-0528 on 2x GB300, vLLM about 0.14.1, MTP", "vllm:0.14.1"),
+        ("vllm", "on 2x DGX Spark, vLLM 0.29.1rc1.dev467, DFlash", "vllm:0.29.1rc1"),
+        ("vllm", "vLLM fork 68b3569f2 (0.20.2rc1), EAGLE-3", None),
+        ("vllm", "vLLM 0.1.dev20073+g8e685d198, MTP", None),
+        ("vllm", "vLLM nightly bf610c2f, MTP", None),
+        ("sglang", "SGLang , EAGLE-3 (lmsys/SGLang-EAGLE3-Llama-3.1-8B)", None),
+        ("sglang", "SGLang v0.5.12, EAGLE-3", "sglang:0.5.12"),
+        ("sglang", "against vLLM 0.27.1", None),
+        ("vllm", "vLLM 0.27.1, against the sync-matched baseline", "vllm:0.27.1:sync"),
+    ],
+)
+def test_the_release_that_a_row_states(engine: str, stated: str, named: str | None) -> None:
+    row = {"id": "1", "source": "A", "model": "m", "gpu": "g", "drafter": "mtp", "depth": 1, "batch": 1, "speedup": 1.0}
+    assert Point.model_validate({**row, "engine": engine, "stated_as": stated}).named_engine_time == named
+    stating = {**row, "engine": engine, "stated_as": "", "release": "0.32"}
+    assert Point.model_validate(stating).named_engine_time == f"{engine}:0.32"
+
+
 # --- seconds ---
 
 
@@ -159,8 +193,9 @@ def test_a_draft_model_takes_the_first_runner_while_plain_steps_keep_the_second(
     both, first = seconds("vllm:0.27.1", drafter="model", model=DENSE), seconds("vllm:0.24", model=MOE)
     assert both["plain"] == seconds("vllm:0.32", model=DENSE)["plain"]
     layers = find_model(DENSE).layers
-    slower = first["plain"] * layers / 48 - both["plain"]  # 18 µs per layer
-    assert both["round"] == pytest.approx(both["plain"] + slower + 0.97e-3 + 59.09e-6)
+    slower = first["plain"] * layers / 48 - both["plain"]  # time per layer
+    verify = find_engine_time("vllm", engine="vllm", prices="laws").verify_step_seconds
+    assert both["round"] == pytest.approx(both["plain"] + slower + 0.97e-3 + verify)
 
 
 def test_a_release_that_was_not_read_is_named() -> None:

@@ -28,8 +28,8 @@ PER_COMPONENT = RooflineForm.PER_COMPONENT
 
 @pytest.mark.parametrize(
     ("gpu", "measured"),
-    [("h20", {"h100", "h200"}), ("mi300x", {"h200"}), ("mi355x", {"b200", "gb200"}), ("rtx-5090", {"rtx-pro-6000"}),
-     ("rtx-4090", {"l40s"})],
+    [("h20", {"h200"}), ("h100-pcie", {"h100", "a100"}), ("mi300x", {"h200"}), ("mi355x", {"b200", "gb200"}),
+     ("rtx-5090", {"rtx-pro-6000"}), ("rtx-4090", {"l40s"})],
 )  # fmt: skip
 def test_the_nearest_gpu_of_its_class(gpu: str, measured: set[str]) -> None:
     nearest = nearest_device(find_device(gpu), measured_devices())

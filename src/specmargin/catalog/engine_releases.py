@@ -136,6 +136,9 @@ def _scheduling(found: Release, kind: str) -> Scheduling:
 def _target_graphs(found: Release, run: Run) -> tuple[Graph, Graph, str]:
     """Of plain and verify steps. With a backend whose `AttentionCGSupport` is below UNIFORM_BATCH, verify steps run
     piecewise (`resolve_cudagraph_mode_and_sizes`, config/compilation.py: 0.20:1301, 0.27.1:1368, 0.32:1369)."""
+    if (run.device.architecture or "").startswith("bmg") and found < release("0.32"):
+        # Intel: VLLM_XPU_ENABLE_XPU_GRAPH is off by default (platforms/xpu.py, 0.20:192, 0.29:300; gone in 0.32).
+        return Graph.COMPILED, Graph.COMPILED, f"verify steps in {Graph.COMPILED} (XPU)"
     backend, plain, uniform = _backend(found, run)
     graphs = Graph.FULL if plain else Graph.PIECEWISE, Graph.FULL if plain and uniform else Graph.PIECEWISE
     return *graphs, f"verify steps in {graphs[1]} ({backend})"
@@ -174,9 +177,9 @@ def _draft_graphs(kind: str, verify: Graph, *, second: bool) -> tuple[Graph, Gra
     """
     if kind in ("ngram", "free"):
         return Graph.FULL, Graph.FULL, "no draft passes"
-    if not second:
+    if verify is not Graph.COMPILED and not second:
         return Graph.PIECEWISE, Graph.PIECEWISE, "draft passes in piecewise graphs"
-    if kind == "model":
+    if kind == "model" or verify is Graph.COMPILED:
         return Graph.COMPILED, Graph.COMPILED, "draft passes without graphs"
     if verify is Graph.FULL:
         return Graph.FULL, Graph.FULL, "draft passes in full graphs"

@@ -11,8 +11,11 @@ from pydantic import ConfigDict, Field, ValidationError
 from specmargin.errors import InputError
 from specmargin.schema import StrictModel, first_complaint
 
-# "vLLM 0.27.1", "vLLM about 0.14.1", "SGLang v0.5.12". Not a fork's: it has other kernels than the release it left.
-_RELEASE = re.compile(r"\b(vllm|sglang)\s+(?:(?!fork)\w+\s+){0,3}v?(0\.\d+(?:\.\d+)?(?:rc\d+)?)", re.IGNORECASE)
+# "vLLM 0.27.1", "vLLM about 0.14.1", "SGLang v0.5.12". Not a fork's, which has other kernels than the release it left,
+# and not 0.1.dev20073, which counts commits.
+_RELEASE = re.compile(
+    r"\b(vllm|sglang)\s+(?:(?!fork)\w+\s+){0,3}v?(0\.(?!1\.dev)\d+(?:\.\d+)?(?:rc\d+)?)", re.IGNORECASE
+)
 _SYNC_BASELINE = "sync-matched baseline"
 
 

@@ -24,7 +24,10 @@ from specmargin.prices.kernels.law import Curve, Law
 _RATE_WEIGHT = 0.25  # decoding reads: bandwidth decides more than the matrix rate
 _PCIE_BYTES_PER_SECOND = 128e9  # PCIe 6.0 x16, one direction
 _FARTHEST = math.log(12.0)
-_OTHER_CLASS = 1.0  # distance between GPUs with HBM and NVLink and those without
+_OTHER_CLASS = 1.0  # distance between GPUs with HBM and those without
+_SHARE_WEIGHT = 0.25  # of the bandwidth per multiprocessor: it decides how much of the bandwidth a kernel reaches
+_OTHER_GENERATION = 0.7  # engines choose kernels by it; not tested, because no two generations were measured twice
+_HBM = ("sm_70", "sm_80", "sm_90", "sm_100", "sm_103", "gfx942", "gfx950")
 
 #: Boost clocks in GHz by generation, as datasheets give them; cards of one generation differ by 5%.
 _CLOCKS = {
@@ -38,15 +41,13 @@ _USUAL_CLOCK = 2.0
 #: 500 MB or more (vLLM's rows in aiconfigurator-core 0.12.0). Of others, published: RTX 3090 0.88 to 0.956, RTX 5090
 #: 1674 of 1792 GB/s (github.com/Don-Chad/ninfer-3090, pull request 17), RTX 4090 921 of 1008 GB/s
 #: (github.com/krrishnarraj/clpeak, issue 106), GB10 201 to 214 of 273 GB/s in matrix-vector kernels
-#: (github.com/lablup/mlxcel, pull request 684); Strix Halo has the same kind of memory. Arc Pro B60: the same rows of
-#: aiconfigurator-core as for measured GPUs.
+#: (github.com/lablup/mlxcel, pull request 684); Strix Halo has the same kind of memory.
 _REACHED = {
     "a100": 0.85, "h100": 0.92, "h200": 0.89, "l40s": 0.87, "b200": 0.86, "b300": 0.86, "gb200": 0.86, "gb300": 0.86,
     "rtx-pro-6000": 0.95,
 }  # fmt: skip
 _REACHED_ELSEWHERE = {
     "rtx-3090": 0.91, "rtx-3090-ti": 0.91, "rtx-4090": 0.91, "rtx-5090": 0.93, "dgx-spark": 0.78, "strix-halo": 0.78,
-    "arc-pro-b60": 0.98, "arc-pro-b70": 0.98,
 }  # fmt: skip
 
 
@@ -83,7 +84,7 @@ RULES = {"gemm": _KERNEL, "gdn": _KERNEL, "experts": _EXPERTS}  # others: as att
 def nearest_device(device: Device, measured: Iterable[Device]) -> Device | None:
     """The measured device of its class with the most similar bandwidth and matrix rate; None where none is near.
 
-    Two classes: GPUs whose links are built for collectives (NVLink and the like, with HBM) and those behind PCIe.
+    Two classes: GPUs with HBM, built for datacentres, and those without.
     Intel's laws have the launches of an engine without graphs in them: they are for Intel's GPUs, and the others' not.
     """
     closest = next(iter(by_distance(device, measured)), None)
@@ -100,16 +101,35 @@ def is_linked(device: Device) -> bool:
     return device.fabric.link_bytes_per_second > _PCIE_BYTES_PER_SECOND
 
 
+def has_hbm(device: Device) -> bool:
+    """By its links where the generation is not known."""
+    return device.architecture in _HBM if device.architecture else is_linked(device)
+
+
 def _is_intel(device: Device) -> bool:
     return (device.architecture or "").startswith("bmg")
 
 
 def _distance(one: Device, other: Device) -> float:
-    """Sum of the two ratios, as logarithms."""
-    bandwidth = one.bandwidth_bytes_per_second / other.bandwidth_bytes_per_second
-    rate = one.rate(Arithmetic.BF16) / other.rate(Arithmetic.BF16)
-    apart = 0.0 if is_linked(one) == is_linked(other) else _OTHER_CLASS
-    return abs(math.log(bandwidth)) + _RATE_WEIGHT * abs(math.log(rate)) + apart
+    """Sum of the ratios, as logarithms."""
+    bandwidth = abs(math.log(one.bandwidth_bytes_per_second / other.bandwidth_bytes_per_second))
+    rate = abs(math.log(one.rate(Arithmetic.BF16) / other.rate(Arithmetic.BF16)))
+    apart = 0.0 if has_hbm(one) == has_hbm(other) else _OTHER_CLASS
+    apart += 0.0 if _generation(one) == _generation(other) else _OTHER_GENERATION
+    return bandwidth + _RATE_WEIGHT * rate + _SHARE_WEIGHT * _share_distance(one, other) + apart
+
+
+def _generation(device: Device) -> str:
+    """Without its last digit: sm_120 and sm_121 run the same kernels, sm_86 and sm_89 most of them."""
+    return (device.architecture or "")[:-1]
+
+
+def _share_distance(one: Device, other: Device) -> float:
+    """Of the bandwidth per multiprocessor; 0 where their number is not known."""
+    if not one.multiprocessors or not other.multiprocessors:
+        return 0.0
+    shares = [device.bandwidth_bytes_per_second / (device.multiprocessors or 1) for device in (one, other)]
+    return abs(math.log(shares[0] / shares[1]))
 
 
 def scaled_book(book: LawBook, measured: Device, device: Device, spreads: Mapping[str, float] | None = None) -> LawBook:
@@ -154,7 +174,7 @@ class Ratios:
     def law(self, operation: str, dtype: str, law: Law, rule: Rule | None = None) -> Law:
         """`rule`: None for that of the operation."""
         rule = rule or RULES.get(operation, _ATTENTION)
-        near = is_linked(self.device) == is_linked(self.measured)
+        near = has_hbm(self.device) == has_hbm(self.measured)
         unit = self.of(rule.unit)
         return replace(
             law,
