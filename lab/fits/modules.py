@@ -1,4 +1,4 @@
-"""Pack the measured times of whole attention modules into the catalog: what a sum of their parts is corrected to.
+"""Pack the measured times of whole attention modules into the catalog: what a sum of their parts never exceeds.
 
 python -m lab.fits.modules            # needs: pip install 'specmargin[tables]'
 python -m lab.fits.modules --check    # packs again and reports what would change
@@ -43,7 +43,6 @@ def packed(times: Times) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
         {
             "engine": engine,
             "version": module.version,
-            "launch_bound": module.launch_bound,
             "signature": signature,
             "batch": module.batch.tolist(),
             "context": module.context.tolist(),

@@ -76,13 +76,7 @@ class ModuleRows:
         batch, context = (np.unique(column) for column in columns)
         seconds = np.full((batch.size, context.size), np.nan)
         seconds[np.searchsorted(batch, columns[0]), np.searchsorted(context, columns[1])] = self.seconds
-        return ModuleTimes(
-            version=self.version,
-            launch_bound=self.launch_bound,
-            batch=batch,
-            context=context,
-            seconds_by_batch_context=seconds,
-        )
+        return ModuleTimes(version=self.version, batch=batch, context=context, seconds_by_batch_context=seconds)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

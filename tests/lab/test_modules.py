@@ -15,7 +15,7 @@ from specmargin.catalog.module_bounds import module_times
 from specmargin.catalog.prices import find_prices
 from specmargin.modes import RooflineForm
 from specmargin.prices.kernels import store
-from specmargin.prices.kernels.bounds import ModuleBounds, ModuleTimes, signature
+from specmargin.prices.kernels.bounds import ModuleBounds, signature
 from specmargin.prices.kernels.kinds import attention_kind
 from specmargin.prices.kernels.model import SiliconPrices
 from specmargin.prices.kernels.terms import stages
@@ -46,44 +46,21 @@ def test_without_its_rows_a_sum_of_parts_exceeds_them(source: str) -> None:
 
 
 @pytest.mark.parametrize("source", SOURCES)
-@pytest.mark.parametrize(("gpu", "engine"), [("b200", "vllm"), ("h200", "trtllm")])
-def test_rows_left_out_are_interpolated(gpu: str, engine: str, source: str) -> None:
-    """Every other batch size left out. At most the rows, and not raised to them, a tenth is off by 11 to 23%."""
-    prices = find_prices(source, bundled_device(gpu), engine, RooflineForm.PER_COMPONENT)
+@pytest.mark.parametrize("gpu", ["b200", "h200"])
+def test_rows_left_out_are_rarely_exceeded(gpu: str, source: str) -> None:
+    """Every other batch size left out of the bounds: between measured sizes they are interpolated."""
+    prices = find_prices(source, bundled_device(gpu), "vllm", RooflineForm.PER_COMPONENT)
     assert isinstance(prices, SiliconPrices)
     kept = {
         key: replace(times, batch=times.batch[::2], seconds_by_batch_context=times.seconds_by_batch_context[::2])
         for key, times in measured_times(gpu).items()
     }
-    only_down = {key: replace(times, launch_bound=True) for key, times in kept.items()}
-    errors = [
-        _left_out_error(replace(prices, bounds=ModuleBounds(load=lambda c=c: c)), kept) for c in (kept, only_down)
-    ]
-    assert errors[0] < 0.07  # 4.9% and 5.4%
-    assert errors[0] < 0.6 * errors[1]
-
-
-def _left_out_error(prices: SiliconPrices, kept: dict[tuple[str, str], ModuleTimes]) -> float:
-    """90th percentile over rows of batch sizes that were not kept, without those that include launches."""
-    error = []
+    bounded, ratio = replace(prices, bounds=ModuleBounds(load=lambda: kept)), []
     for measured in measured_modules():
-        gpu = prices.fallback.device.name
-        for shape, rows in measured_shapes(store.SYSTEMS[gpu], prices.engine, measured):
-            if not rows.launch_bound:
-                left_out = ~np.isin(rows.rows["batch_size"].to_numpy(), kept[prices.engine, signature(shape)].batch)
-                error.append(np.abs(sum_of_parts(shape, rows, prices) / rows.seconds - 1.0)[left_out])
-    return float(np.quantile(np.concatenate(error), 0.9))
-
-
-@pytest.mark.parametrize(("kind", "engine", "raised"), [("mla", "vllm", False), ("hca", "vllm", True)])
-def test_rows_with_launches_never_raise_a_sum(kind: str, engine: str, raised: bool) -> None:
-    """vLLM's MLA rows on an H200 were timed outside a CUDA graph, its HCA rows inside one."""
-    prices = find_prices("laws", bundled_device("h200"), engine, RooflineForm.PER_COMPONENT)
-    assert isinstance(prices, SiliconPrices)
-    measured = next(m for m in measured_modules() if m.table.kind == kind)
-    shape, rows = next(measured_shapes(store.SYSTEMS["h200"], engine, measured))
-    factor = sum_of_parts(shape, rows, prices) / sum_of_parts(shape, rows, replace(prices, bounds=None))
-    assert bool(np.any(factor > 1.0 + 1e-9)) is raised
+        for shape, rows in measured_shapes(store.SYSTEMS[gpu], "vllm", measured):
+            left_out = ~np.isin(rows.rows["batch_size"].to_numpy(), kept["vllm", signature(shape)].batch)
+            ratio.append((sum_of_parts(shape, rows, bounded) / rows.seconds)[left_out])
+    assert 0.0 < np.mean(np.concatenate(ratio) > 1.0 + TOLERANCE) < 0.025  # 1.9% and 1.0%; 20% without bounds
 
 
 @pytest.mark.parametrize("gpu", ["h200", "a100"])

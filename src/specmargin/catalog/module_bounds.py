@@ -45,7 +45,6 @@ def unpacked(index: np.ndarray[Any, Any], steps: np.ndarray[Any, Any]) -> Times:
         end = start + batch.size * context.size
         times[entry["engine"], entry["signature"]] = ModuleTimes(
             version=entry["version"],
-            launch_bound=entry["launch_bound"],
             batch=batch,
             context=context,
             seconds_by_batch_context=_seconds(steps[start:end]).reshape(batch.size, context.size),

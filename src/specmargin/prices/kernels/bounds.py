@@ -1,9 +1,10 @@
-"""Measured times of whole attention modules: what the sum of a module's parts is corrected to.
+"""Measured times of whole attention modules: what the sum of a module's parts never exceeds.
 
 A law has a few numbers for hundreds of shapes, so a sum of laws is above some measured modules and below others. Where
-the module itself was measured, its row decides: the parts are scaled to it. Rows that were timed outside a CUDA graph
-include launches, and rows of another engine may be of a slower kernel: they only scale down. Bundled, so that prices
-from laws and prices from tables are corrected alike (`catalog/module_bounds.py`).
+the module itself was measured, its row bounds them: the parts are scaled down to it. They are not scaled up: rows of
+many tables include launches, and norms and rotations of a module are in the engine's time per layer already
+(docs/reference/formulas.md). Bundled, so that prices from laws and prices from tables are bounded alike
+(`catalog/module_bounds.py`).
 """
 
 from __future__ import annotations
@@ -64,19 +65,18 @@ class ModuleTimes:
     """Measured seconds of one module by batch and context; NaN where a point was not measured."""
 
     version: str  # engine and release
-    launch_bound: bool  # timed outside a CUDA graph: an upper bound of the module inside one
     batch: FloatArray
     context: FloatArray  # one entry: the time does not depend on it
     seconds_by_batch_context: FloatArray
 
-    def sheet(self, predict: Prediction, *, bounds_only: bool) -> Sheet | None:
-        """Measured time over the sum of parts, at most 1 where rows only bound it; None with one batch size."""
+    def sheet(self, predict: Prediction) -> Sheet | None:
+        """How far the sum of parts must come down to the measured time; None with a single batch size."""
         if self.batch.size < 2:
             return None
         context = self.context if self.context.size > 1 else np.array([0.0, 1.0])
         step = Step.uniform(batch=self.batch[:, np.newaxis], context=context)
         ratio = self.seconds_by_batch_context / predict(step)
-        return Sheet.of(self.batch, context, np.minimum(ratio, 1.0) if bounds_only else ratio)
+        return Sheet.of(self.batch, context, np.minimum(ratio, 1.0))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +90,7 @@ class ModuleBounds:
     _cache: dict[object, tuple[Sheet | None, str]] = field(default_factory=dict)
 
     def correction(self, engines: tuple[str, ...], shape: ModuleShape, step: Step, predict: Prediction) -> Correction:
-        """Measured over predicted time, and whose rows say so; the first engine's that has any.
+        """Measured over predicted time, at most 1, and whose rows say so; the first engine's that has any.
 
         By number of sequences, as rows have one query each; several queries take the same correction.
         """
@@ -107,10 +107,7 @@ class ModuleBounds:
         wanted = signature(shape)
         for engine in dict.fromkeys(engines):
             times = self.load().get((engine, wanted))
-            if times is None:
-                continue
-            bounds_only = times.launch_bound or engine != engines[0]  # another engine's kernel may be slower
-            sheet = times.sheet(predict, bounds_only=bounds_only)
-            if sheet is not None:
-                return sheet, f"{'at most ' if bounds_only else ''}the module table of {times.version}"
+            sheet = None if times is None else times.sheet(predict)
+            if times is not None and sheet is not None:
+                return sheet, f"module table of {times.version}"
         return None, ""

@@ -155,11 +155,11 @@ class SiliconPrices:
         if decode is not work.step:
             alone = self._matrices(replace(work, positions=decode.positions), module.projections) or price
         scale = 1.0 + (np.asarray(correction.factor) - 1.0) * alone.seconds / price.seconds
-        detail = f"{price.source.detail}, {correction.label}"
+        detail = f"{price.source.detail}, at most the {correction.label}"
         return replace(price, source=replace(price.source, detail=detail)).scaled(scale)
 
     def _module_correction(self, work: Work) -> Correction:
-        """Measured time of the whole module over the sum of its parts."""
+        """Measured time of the whole module over the sum of its parts, at most 1."""
         decode = None if work.step is None else split_prompts(work.step)[0]
         if self.bounds is None or work.module is None or work.kv is None or decode is None:
             return NO_CORRECTION
