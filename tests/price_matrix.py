@@ -39,8 +39,8 @@ CONTEXT = 1024.0
 # Each format, and one with more bytes that it is compared with.
 WIDER = {"fp8": "bf16", "fp8-block": "bf16", "int4-g128": "fp8", "mxfp4": "fp8", "nvfp4": "fp8"}
 SLOWER, FALLS, ABOVE = 1.10, 0.97, 5.0
-# Of the time in the wider format. Where launches and latencies take the rest, fewer bytes gain nothing and conversions cost:
-# measured on an H200, an int4 step of one sequence takes 8% longer than one in BF16, and its experts 5%
+# Of the time in the wider format. Where launches and latencies take the rest, fewer bytes gain nothing and conversions
+# cost: measured on an H200, an int4 step of one sequence takes 8% longer than one in BF16
 # (lab/data/measurements/vllm-0.32-h200-precisions.json).
 BOUND_BY_BYTES = 2 / 3
 # Shorter components are launches: their ratio to a datasheet says nothing.
