@@ -99,7 +99,7 @@ QUESTIONS = {
     ),
     "how sure are you?": (
         "plan mixtral-8x7b --gpu h100 --gpus 2 --drafter eagle",
-        (RANGE, r"the largest unknown is \w+", r"to narrow it: specmargin (profile|measure)"),
+        (RANGE, r"the largest unknown is \w+", r"(to narrow it:|run) specmargin (profile|measure)"),
     ),
 }
 

@@ -167,26 +167,33 @@ class Pricer:
         more, more_local = step.one_position_more(ranks), step.divided(ranks).one_position_more()
         return self.verify(step), roomier.verify(more, more_local)
 
-    def draft_seconds(
-        self, batch: ArrayLike, depth: ArrayLike, context: ArrayLike, *, launch_factor: float = 1.0
-    ) -> FloatArray:
-        """Seconds of drafting `depth` tokens for each of `batch` sequences, if launches take so many times as long."""
+    def draft_seconds(self, batch: ArrayLike, depth: ArrayLike, context: ArrayLike) -> FloatArray:
+        """Seconds of drafting `depth` tokens for each of `batch` sequences."""
         sizes, depths, tokens = (np.asarray(values, dtype=np.float64) for values in (batch, depth, context))
         kernels = self._memo.drafting.seconds(self.scenario.drafter, batch=sizes, depth=depths, context=tokens)
-        return kernels + self._draft_waits(kernels, sizes, depths, tokens, launch_factor)
+        return kernels + self._draft_waits(kernels, sizes, depths, tokens)
 
     def _draft_waits(
-        self, kernels: FloatArray, batch: FloatArray, depth: FloatArray, context: FloatArray, launch_factor: float = 1.0
+        self, kernels: FloatArray, batch: FloatArray, depth: FloatArray, context: FloatArray
     ) -> FloatArray:
-        """How long drafting waits for its launches. The host goes on launching while the GPU verifies."""
+        if not np.any(self._memo.drafting.launch_seconds(self.scenario.drafter, depth)):
+            return np.zeros(())
+        step = Step.uniform(batch=batch, depth=depth, context=context)
+        return self.draft_waits(kernels, self.without_launches().verify(step).total_seconds, depth)
+
+    def draft_waits(
+        self, kernels: FloatArray, verify: FloatArray, depth: FloatArray, *, launch_factor: float = 1.0
+    ) -> FloatArray:
+        """How long drafting waits for its launches, if they take so many times as long.
+
+        The host goes on launching while the GPU verifies. `kernels` and `verify`: seconds without launches.
+        """
         engine = self._memo.drafting.engine_time
         launched = launch_factor * self._memo.drafting.launch_seconds(self.scenario.drafter, depth)
         if not np.any(launched):
             return np.zeros(())
         before = launch_factor * engine.floor_seconds(engine.verify_graph, self.scenario.layer_counts)
-        step = Step.uniform(batch=batch, depth=depth, context=context)
-        verify = np.maximum(self.without_launches().verify(step).total_seconds, before)
-        return np.asarray(np.maximum(before + launched - verify - kernels, 0.0))
+        return np.asarray(np.maximum(before + launched - np.maximum(verify, before) - kernels, 0.0))
 
     def draft_ledger(self, batch: ArrayLike, depth: ArrayLike, context: ArrayLike | None = None) -> StepPrice | None:
         """The components of drafting, at depths from 1 on; None where drafting costs nothing."""

@@ -43,7 +43,7 @@ class RoundLedger:
     """A plain step and a round at the same points, by component."""
 
     pricer: Pricer
-    points: tuple[FloatArray, FloatArray, FloatArray]  # batch, depth and context
+    depth: FloatArray
     local: Step  # what one engine process sees of both steps
     target: StepPrice  # without launches; on the last axis the plain step and the verify step
     draft: StepPrice | None
@@ -57,7 +57,7 @@ class RoundLedger:
         step = Step.uniform(batch=sizes[..., np.newaxis], depth=both, context=tokens[..., np.newaxis])
         return cls(
             pricer=pricer,
-            points=(sizes, depths, tokens),
+            depth=depths,
             local=step.divided(pricer.scenario.layout.sequence_ranks),
             target=pricer.without_launches().verify(step),
             draft=pricer.draft_ledger(sizes, depths, tokens),
@@ -65,13 +65,14 @@ class RoundLedger:
 
     @property
     def _draft_lines(self) -> Sequence[ComponentPrice]:
-        return () if self.draft is None else self.draft.components
+        """Without launches."""
+        lines = () if self.draft is None else self.draft.components
+        return [line for line in lines if line.component is not Component.LAUNCHES]
 
     @property
     def unknowns(self) -> tuple[PriceUnknown, ...]:
         """Components whose price is uncertain by itself."""
         lines = [line for line in (*self.target.components, *self._draft_lines) if np.any(line.spread)]
-        lines = [line for line in lines if line.component is not Component.LAUNCHES]
         found: dict[Component, list[ComponentPrice]] = {}
         for line in lines:
             found.setdefault(_group(line.component), []).append(line)
@@ -96,11 +97,12 @@ class RoundLedger:
         scenario = self.pricer.scenario
         rest = _total(self.target.components, component, side, self.local.positions.shape)
         draft = _total(self._draft_lines, component, side, rest.shape[:-1])
-        engine = scenario.engine_time
+        engine, factor = scenario.engine_time, 1.0
         if component is self._launching:  # the floor itself moves, not what it exceeds the kernels by
             factor = float(np.exp(side * engine.launched.spread))
             engine = engine.with_launches(factor)
-            draft = draft + self._draft_seconds(factor) - self._draft_seconds(1.0)
+        if self.draft is not None:
+            draft = draft + self.pricer.draft_waits(draft, rest[..., 1], self.depth, launch_factor=factor)
         steps = rest + engine.launch_seconds(self.local, scenario.layer_counts, rest)
         return np.asarray(np.log(steps[..., 0] / round_seconds(scenario.drafter, steps[..., 1], draft)))
 
@@ -108,9 +110,6 @@ class RoundLedger:
     def _launching(self) -> Component:
         """Launches are uncertain with the engine's other times, unless they have a source of their own."""
         return Component.ENGINE if self.pricer.scenario.engine_time.launch_source is None else Component.LAUNCHES
-
-    def _draft_seconds(self, launch_factor: float) -> FloatArray:
-        return self.pricer.draft_seconds(*self.points, launch_factor=launch_factor)
 
     def growth(self) -> dict[str, FloatArray]:
         """Seconds by which each component of the round exceeds the plain step; drafting is one of them."""
@@ -138,7 +137,6 @@ def _total(
 ) -> FloatArray:
     total = np.zeros(shape)
     for line in lines:
-        moves = _group(line.component) is component and component is not Component.LAUNCHES
-        factor = np.exp(side * line.spread) if moves else 1.0
+        factor = np.exp(side * line.spread) if _group(line.component) is component else 1.0
         total = total + factor * line.seconds
     return total
