@@ -101,6 +101,19 @@ def test_a_device_of_your_own(tmp_path: Path) -> None:
     assert find_device(str(file)).name == "card"
 
 
+def test_a_file_about_a_bundled_gpu_need_not_repeat_its_generation(tmp_path: Path) -> None:
+    """By its name or an alias; what the file says stays, and other names get nothing."""
+    file = tmp_path / "rtx-3090ti.toml"
+    file.write_text(MINE)
+    device = find_device(str(file))
+    assert (device.architecture, device.multiprocessors, device.memory_bytes) == ("sm_86", 84, 24e9)
+    file.write_text(MINE + 'architecture = "sm_80"\n')
+    assert (find_device(str(file)).architecture, find_device(str(file)).multiprocessors) == ("sm_80", None)
+    other = tmp_path / "mine.toml"
+    other.write_text(MINE)
+    assert find_device(str(other)).architecture is None
+
+
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [

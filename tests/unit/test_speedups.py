@@ -319,3 +319,18 @@ def test_rows_where_rounds_were_measured_widen_no_other_range() -> None:
     sure = left_out_ranges([*rows, far])
     assert sure is not None
     assert sure.low.tolist() == pytest.approx([1.0, 1.0, math.exp(price_errors("laws", "h200").low)])
+
+
+def test_words_fill_columns_that_a_row_lacks(tmp_path: Path) -> None:
+    header = "id,source,model,gpu,engine,drafter,depth,batch,accept_length,speedup,draft_vocabulary,stated_as,assumed\n"
+    stated = "MTP k=4 (int4 module, 40k draft vocabulary)"
+    runner = "draft_model forces the first runner and synchronous scheduling"
+    cells = "qwen3-8b,h200,vllm,mtp,4,1,2.5,1.5"
+    path = tmp_path / "points.csv"
+    path.write_text(
+        f'{header}a,s,{cells},,"{stated}",{runner}\nb,s,{cells},500,"{stated}, vLLM 0.31",{runner}\nc,s,{cells},,,\n'
+    )
+    a, b, c = read_points(path)
+    assert (a.draft_vocabulary, a.draft_weights, a.named_engine_time) == (40_000, "int4-g128", "vllm:0.29")
+    assert (b.draft_vocabulary, b.named_engine_time) == (500, "vllm:0.31")
+    assert (c.draft_vocabulary, c.draft_weights, c.named_engine_time) == (None, None, None)

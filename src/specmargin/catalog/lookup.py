@@ -195,5 +195,18 @@ def find_device(spec: str) -> Device:
         return bundled_device(name)
     path = existing(spec)
     if spec.endswith(".toml") or path is not None:
-        return load_device(path or Path(spec))
+        return _completed(load_device(path or Path(spec)))
     raise CatalogError(_unknown_device(spec))
+
+
+def _completed(device: Device) -> Device:
+    """A file about a GPU that is bundled under the same name need not repeat its generation and multiprocessors."""
+    name = _bundled_name(device.name)
+    if name is None or device.architecture is not None:
+        return device
+    known = bundled_device(name)
+    return replace(
+        device,
+        architecture=known.architecture,
+        multiprocessors=device.multiprocessors or known.multiprocessors,
+    )

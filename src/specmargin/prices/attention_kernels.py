@@ -78,8 +78,8 @@ class AttentionKernel:
 
 
 # Triton's blocks wait for memory. vLLM's kernel takes 46 and 57 ns per token of head size 128 and 256 on an H200 (vLLM
-# 0.32, lab/gpu/verify_kernels.py), 45 and 50 of 192 on L40S and RTX PRO 6000 (vLLM 0.24, prompts of one sequence and
-# one head, aiconfigurator-core 0.12.0); four blocks on a multiprocessor take 1.5 to 2.4 times as long as one (H200).
+# 0.32, lab/data/measurements/vllm-0.32-h200-kernels.json), 45 and 50 of 192 on L40S and RTX PRO 6000 (0.24, prompts of
+# one sequence and one head, aiconfigurator-core 0.12.0); four blocks on a multiprocessor take 1.5 to 2.4 times as long.
 # SGLang's: 26 ns of 64 and 56 of 192 on an L40S, 70 of 512 on an H200 (0.5.14, same tables). A gfx1201 takes 173 ns of
 # 256, three times as long (github.com/vllm-project/vllm/pull/51995: 1,279 us for 7.4k tokens).
 _TRITON_WALK = Walk(token_seconds=35e-9, element_seconds=0.043e-9)
@@ -108,7 +108,7 @@ _FLASH_2 = AttentionKernel(
 _FLASHINFER = AttentionKernel(
     name=FLASHINFER,
     queries=Queries.ONCE,
-    origin="vLLM 0.32, platforms/cuda.py:139; its plan splits KV and packs queries with heads",
+    origin="vLLM 0.32, platforms/cuda.py:175; its plan splits KV and packs queries with heads",
 )
 _TRITON = AttentionKernel(
     name="Triton unified attention",
@@ -132,7 +132,7 @@ _PREFIX_PREFILL = AttentionKernel(
 _TRITON_MLA = AttentionKernel(
     name=TRITON_MLA,
     queries=Queries.PER_QUERY,
-    origin="vLLM 0.32, platforms/cuda.py:113, attention/backends/mla/triton_mla.py:291: rows are b x q (as on an H200)",
+    origin="vLLM 0.32, platforms/cuda.py:132, attention/backends/mla/triton_mla.py:291: rows are b x q (as on an H200)",
 )
 _TRITON_MLA_PROJECTED = replace(
     _TRITON_MLA,
@@ -148,7 +148,7 @@ _FLASH_MLA = AttentionKernel(
 _BLACKWELL_MLA = AttentionKernel(
     name="FlashInfer MLA",
     queries=Queries.ONCE,
-    origin="vLLM 0.32, platforms/cuda.py:99, v1/attention/backends/mla/flashinfer_mla.py:141",
+    origin="vLLM 0.32, platforms/cuda.py:121, v1/attention/backends/mla/flashinfer_mla.py:141",
 )
 _XPU_SPLIT = AttentionKernel(
     name="XPU decode attention",

@@ -6,9 +6,10 @@ A block of threads takes 85 ns per cached token in bf16, 107 ns in fp8 (converte
 heads; blocks beyond the multiprocessors wait. A last wave that is not full takes as long as a full one; on an A100 two
 blocks share a multiprocessor's local memory, and there are no waves. Memory is read at 0.73 of its bandwidth.
 
-Evidence: an H200 (vLLM 0.32, `lab/gpu/verify_kernels.py`: median error 10% over 228 points of 1 to 256 rows, 1k to 128k
-tokens and 8, 16 and 128 heads, where rows of the same sequence take as long as others), and what public modules that
-ran it take beyond three cached tokens (aiconfigurator-core 0.12.0, vLLM 0.24: RTX PRO 6000 and L40S, 4 to 18%).
+Evidence: an H200 (`lab/data/measurements/vllm-0.32-h200-kernels.json`: median error 10% over 228 points of 1 to 256
+rows, 1k to 128k tokens and 8, 16 and 128 heads, where rows of the same sequence take as long as others), and what
+public modules that ran it take beyond three cached tokens (aiconfigurator-core 0.12.0, vLLM 0.24: RTX PRO 6000 and
+L40S, 4 to 18%).
 
 In a CUDA graph the splits are those of the longest context that the server takes (vLLM 0.32,
 v1/worker/gpu/model_states/default.py:198): more splits to join and shorter ones. `_splits` follows the context at hand.

@@ -17,6 +17,10 @@ _RELEASE = re.compile(
     r"\b(vllm|sglang)\s+(?:(?!fork)\w+\s+){0,3}v?(0\.(?!1\.dev)\d+(?:\.\d+)?(?:rc\d+)?)", re.IGNORECASE
 )
 _SYNC_BASELINE = "sync-matched baseline"
+_VOCABULARY = re.compile(r"\b(\d+)k draft vocabulary")
+_FOUR_BIT = re.compile(r"\b(int4 module|W4A16 drafter)\b")
+#: The newest release of vLLM that runs draft models on its first runner, synchronously (`catalog/engine_releases.py`).
+_FIRST_RUNNER = ("first runner", "0.29")
 
 
 class Point(StrictModel):
@@ -47,7 +51,7 @@ class Point(StrictModel):
     engine_time: str | None = None  # as the option; None: that of the release, or of the engine
     release: str | None = None  # of the engine; None: the one that `stated_as` names, if any
     unit: str = ""  # of the figure: "TPOT ms" for the time between tokens
-    stated_as: str = ""  # the source's words; a dataset or release named here gives what the row lacks
+    stated_as: str = ""  # the source's words; what they name gives what the row lacks
 
     @property
     def named_engine_time(self) -> str | None:
@@ -98,8 +102,23 @@ def read_points(path: Path) -> list[Point]:
         raise InputError(f"{path}: has no rows; columns are described in docs/reference/files.md")
     points = []
     for line, row in enumerate(rows, start=2):
+        given = {name: value for name, value in row.items() if value}
         try:
-            points.append(Point.model_validate({name: value for name, value in row.items() if value}))
+            points.append(Point.model_validate(_stated(given) | given))
         except ValidationError as error:
             raise InputError(f"{path}, line {line}: {first_complaint(error)}") from None
     return points
+
+
+def _stated(row: dict[str, str]) -> dict[str, object]:
+    """What the words of a row say of its drafter and its engine; its columns have precedence."""
+    words = row.get("stated_as", "")
+    stated: dict[str, object] = {}
+    if vocabulary := _VOCABULARY.search(words):
+        stated["draft_vocabulary"] = 1000 * int(vocabulary[1])
+    if _FOUR_BIT.search(words):
+        stated["draft_weights"] = "int4-g128"
+    runner, release = _FIRST_RUNNER
+    if row.get("engine") == "vllm" and runner in words + row.get("assumed", "") and not _RELEASE.search(words):
+        stated["release"] = release
+    return stated
