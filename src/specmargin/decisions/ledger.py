@@ -54,7 +54,7 @@ class Ledger:
     def marginal_seconds(self) -> float:
         """The time that one more position adds to the step."""
         ranks = self.pricer.scenario.layout.sequence_ranks
-        return (float(self.more.total_seconds) - self.verify_seconds) / ranks
+        return rounded_seconds((float(self.more.total_seconds) - self.verify_seconds) / ranks)
 
     @property
     def components(self) -> list[tuple[ComponentPrice, float]]:

@@ -133,5 +133,8 @@ def marginal_by_component(
 
 
 def rounded_seconds(seconds: float) -> float:
-    """Zero below a nanosecond: a difference of two prices that small is rounding."""
-    return 0.0 if abs(seconds) < _NANOSECOND else seconds
+    """Zero below a nanosecond, which is rounding, and below zero, which is a table between two of its points.
+
+    More work never takes less time.
+    """
+    return 0.0 if seconds < _NANOSECOND else seconds
