@@ -90,8 +90,11 @@ def test_the_form_is_close_and_the_worst_is_named(
     assert int(found[3]) <= int(found[4]) <= 8 * int(found[3])
 
 
-def test_plan_says_how_to_start_in_30_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = tmp_path / "sps.json"
+def test_plan_says_how_to_start_in_30_lines(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    file = Path("sps.json")
     _plan("qwen3.6-35b-a3b", "--prices laws", file)
     shown = capsys.readouterr().out
     assert f"--speculative-dspark-sps-table-path {file}" in shown

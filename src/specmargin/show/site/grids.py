@@ -32,10 +32,11 @@ from specmargin.decisions.setting import Setting
 from specmargin.decisions.unknowns import price_unknowns
 from specmargin.decisions.warnings import price_warnings
 from specmargin.errors import InputError, ParallelismError
-from specmargin.show.site.templates import command_templates
+from specmargin.formats import find_engine
+from specmargin.show.site.templates import command_templates, templates
 from specmargin.step import FloatArray, Step
 
-FORMAT = 5  # of the files; part of the key by which a build recognises its finished cells
+FORMAT = 6  # of the files; part of the key by which a build recognises its finished cells
 DEPTH = 8
 GPU_COUNTS = (1, 2, 4, 8, 16, 32)
 CONTEXTS = tuple(round(512 * 2 ** (half / 2)) for half in range(17))  # the steps of the page's slider, to 131,072
@@ -149,8 +150,9 @@ class Grids:
         yield np.log(grid.no_spec_seconds)[np.newaxis]
         yield np.log(grid.verify_seconds.T / grid.no_spec_seconds)
         for (_, pricer), depth in zip(self.drafters, self.depths, strict=True):
-            rounds = pricer.grid(self.batches, depth, tokens)
-            yield np.log(rounds.round_seconds / rounds.verify_seconds).T[1:]
+            # Over the shared verify step: an engine may schedule the rounds of one drafter in its own way.
+            rounds = pricer.grid(self.batches, depth, tokens).round_seconds
+            yield np.log(rounds / grid.verify_seconds[:, : depth + 1]).T[1:]
         yield from self._one_more(tokens)
         for (_, pricer), depth in zip(self.drafters, self.depths, strict=True):
             yield self._uniform(pricer, depth, tokens)
@@ -252,6 +254,7 @@ class Grids:
             yield {
                 "name": scenario.drafter.name,
                 "kind": choice.kind,
+                "format": templates(find_engine(self.cell.engine), choice),
                 "depth": depth,
                 "limited": scenario.drafter.max_depth is not None,
                 "bytes": [

@@ -11,14 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from specmargin._version import __version__
-from specmargin.catalog.drafters import find_drafter
-from specmargin.catalog.lookup import bundled_model
 from specmargin.decisions import verdict
 from specmargin.decisions.plan import HORIZON
 from specmargin.decisions.rows import ALWAYS_PAYS, NEVER_PAYS
 from specmargin.errors import InputError
 from specmargin.files import write_bytes
-from specmargin.formats import find_engine
 from specmargin.limits import MAX_BATCH
 from specmargin.show.explorer import choices, story
 from specmargin.show.explorer.drawings import dark_rules, drawings
@@ -30,7 +27,6 @@ from specmargin.show.site.build import BuiltCell, Selection, drafters_of
 from specmargin.show.site.card import HEIGHT, WIDTH, CardRow, card_png, headline
 from specmargin.show.site.figures import FIGURES, structures
 from specmargin.show.site.grids import DEPTH
-from specmargin.show.site.templates import templates
 from specmargin.verbs.plan import plan
 from specmargin.verbs.plan.drafter_plan import DEFAULT_BATCHES, MAX_NUM_SEQS
 from specmargin.verbs.plan.request_schema import PlanRequest
@@ -116,7 +112,7 @@ def _story(cell: BuiltCell) -> str:
 
 
 def site_data(selection: Selection, outcomes: Sequence[BuiltCell], models: Sequence[str]) -> dict[str, Any]:
-    """What the page reads first: its controls, where the grids are, and the templates of flags and figures."""
+    """What the page reads first: its controls, where the grids are, and the templates of figures."""
     known = choices.catalog()
     kinds = list(dict.fromkeys(kind for model in models for kind in drafters_of(model, selection.drafters)))
 
@@ -141,7 +137,6 @@ def site_data(selection: Selection, outcomes: Sequence[BuiltCell], models: Seque
             "can": {**_CAN, "fields": list(FIELDS)},
         },
         "refused": {_cell(outcome): outcome.refused for outcome in outcomes if outcome.path is None},
-        "formats": {engine: _formats(engine, kinds, models) for engine in selection.engines},
         "structures": structures(),
         "limits": _limits(),
         "phrases": {**verdict.PHRASES, **overlay.PHRASES},
@@ -166,13 +161,6 @@ def _limits() -> dict[str, Any]:
 
 def _cell(outcome: BuiltCell) -> str:
     return f"{outcome.model}/{outcome.gpu}-{outcome.engine}"
-
-
-def _formats(engine: str, kinds: Sequence[str], models: Sequence[str]) -> dict[str, Any]:
-    """By kind of drafter. A kind's flags do not depend on the model: any that has it will do."""
-    targets = [bundled_model(name) for name in models]
-    by_kind = {kind: next(t for t in targets if kind != "mtp" or t.draft_head is not None) for kind in kinds}
-    return {kind: templates(find_engine(engine), find_drafter(kind, target)) for kind, target in by_kind.items()}
 
 
 # --- files ---

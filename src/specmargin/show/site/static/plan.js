@@ -50,7 +50,7 @@ export function makePlan(slice, site, state) {
   const { limits } = site, { cell } = slice, drafter = cell.drafters[state.drafter];
   const prices = new Prices(slice, state.drafter, state.survival ?? drafter.survival, Math.min(state.depth, drafter.depth));
   const plainFits = slice.plainFits(), batches = limits.batches.filter((batch) => batch <= Math.max(plainFits, 1));
-  const setting = settingOf(prices, site.formats[cell.plan.engine][drafter.kind], batches, limits);
+  const setting = settingOf(prices, drafter.format, batches, limits);
   const { schedule } = setting, configured = maxDepth(schedule) > 0, fits = configured ? prices.fits(maxDepth(schedule)) : plainFits;
   const view = { cell, slice, state, drafter, prices, schedule, configured, fits, limits };
   const rows = batches.map((batch) => rowAt(view, batch)), first = rows.find((each) => each.fits) ?? rows[0];
