@@ -13,6 +13,8 @@ from specmargin.architecture.precision import BF16
 from specmargin.architecture.types import GroupedAttention, LatentAttention
 from specmargin.catalog.lookup import bundled_device
 from specmargin.prices.attention_kernels import Queries, attention_kernel
+from specmargin.prices.kernels.terms import gemm_terms
+from specmargin.prices.kernels.weight_only import weight_only_book
 from specmargin.prices.triton_mla import triton_mla_price
 from specmargin.step import Step
 
@@ -81,3 +83,15 @@ def test_triton_walks() -> None:
         assert chosen.queries is Queries.UNSPLIT
         assert chosen.walk is not None
         assert chosen.walk.seconds(2 * row["dim"]) * row["context"] * 1e6 == pytest.approx(row["us"], rel=0.1)
+
+
+def test_marlin_on_hopper_is_as_measured() -> None:
+    """Dense int4 matrices, 1 to 512 positions."""
+    entry = weight_only_book(bundled_device("h200")).gemm("vllm", "int4-g128")
+    assert entry is not None
+    errors = []
+    for row in rows("Marlin int4 g128"):
+        terms = gemm_terms(np.array([row["positions"]]), row["outputs"], row["inputs"], "int4_wo")
+        errors.append(float(entry.law.seconds(terms)[0]) * 1e6 / row["us"] - 1.0)
+    assert np.median(np.abs(errors)) <= 0.08
+    assert np.quantile(np.abs(errors), 0.9) <= 0.2
