@@ -9,6 +9,7 @@ from pathlib import Path
 from specmargin.validation.calls import Call, GroupLine, Judged, grows_by, judge_rows
 from specmargin.validation.speedup_ranges import Ranges
 from specmargin.validation.speedups import PredictedPoint, SpeedupReport
+from specmargin.verbs import validate_speedups
 
 ONE_BOX_SET = "one box"
 
@@ -57,14 +58,10 @@ def group_headings() -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def group_cells(line: GroupLine) -> list[str]:
+    """Those of `specmargin validate speedups`, and two more."""
     calls = line.calls
     return [
-        line.group,
-        str(line.rows),
-        f"{'* ' if line.behind_datasheet else ''}{line.median_error:.1%} ({line.bias:+.0%})",
-        f"{line.datasheet_median_error:.1%}",
-        f"{line.range_coverage:.0%}",
-        f"{calls.losses_called} of {calls.losses}" if calls.losses else "",
+        *validate_speedups.group_cells(line),
         str(calls.losses_uncertain) if calls.losses else "",
         f"{calls.gains_called_losses} of {calls.gains}" if calls.gains else "",
     ]

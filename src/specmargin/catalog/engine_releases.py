@@ -76,7 +76,6 @@ def mechanism(engine: str, text: str, run: Run) -> Mechanism:
 
 # --- vLLM ---
 
-_HEADS = frozenset({"mtp", "eagle", "dflash"})  # EagleModelTypes (config/speculative.py: 0.17:49, 0.27.1:64, 0.32:70)
 #: Model families of DEFAULT_V2_MODEL_RUNNER_ARCHITECTURES that this package reads (config/vllm.py, 0.24:66, 0.27.1:69).
 _SECOND_0_24 = frozenset({"qwen3", "llama", "mistral", "deepseek_v2"})
 _SECOND_0_27 = frozenset({"deepseek_v2", "kimi_linear"})

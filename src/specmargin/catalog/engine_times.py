@@ -116,9 +116,7 @@ def _released(engine: str, text: str, side: str, run: Run | None, *, synchronous
         return entries[_entry_name(engine, second=found >= release("0.29"))]
     how = mechanism(engine, text, run)
     if synchronous:
-        how = replace(
-            how, plain_second_runner=how.second_runner, plain=Scheduling.SYNC, rounds=Scheduling.SYNC, detail=how.detail
-        )
+        how = replace(how, plain_second_runner=how.second_runner, plain=Scheduling.SYNC, rounds=Scheduling.SYNC)
     entry = entries[_entry_name(engine, second=how.plain_second_runner)]
     time = _scheduled(entry, entries[_SECOND_RUNNER], how)
     if how.plain_second_runner and not how.second_runner:

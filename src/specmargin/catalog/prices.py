@@ -232,9 +232,8 @@ def _from_file(path: Path, device: Device, engine: str, datasheet: Roofline) -> 
     bundled = law_book(device)
     if not book.laws:
         raise CatalogError(f"{path}: 'laws' has none for {device.name}; give the --gpu they were measured on")
-    return SiliconPrices(
-        name="laws", engine=engine, book=book if bundled is None else book.with_fallback(bundled), fallback=datasheet
-    )
+    shelf = LawShelf(own=book, others=() if bundled is None else (bundled,))
+    return SiliconPrices(name="laws", engine=engine, book=shelf, fallback=datasheet)
 
 
 def _read_laws(path: Path, device: Device) -> LawBook:

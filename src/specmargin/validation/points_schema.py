@@ -6,7 +6,7 @@ import csv
 import re
 from pathlib import Path
 
-from pydantic import ConfigDict, Field, ValidationError
+from pydantic import ConfigDict, Field, ValidationError, model_validator
 
 from specmargin.errors import InputError
 from specmargin.schema import StrictModel, first_complaint
@@ -49,21 +49,23 @@ class Point(StrictModel):
     context: float = Field(default=1024.0, ge=0.0)
     prefill_inside: bool = False
     engine_time: str | None = None  # as the option; None: that of the release, or of the engine
-    release: str | None = None  # of the engine; None: the one that `stated_as` names, if any
+    release: str | None = None  # of the engine
     unit: str = ""  # of the figure: "TPOT ms" for the time between tokens
     stated_as: str = ""  # the source's words; what they name gives what the row lacks
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_from_words(cls, row: dict[str, object]) -> dict[str, object]:
+        """What the words of a row say of its drafter and its engine; its columns have precedence."""
+        words = {name: str(row.get(name) or "") for name in ("engine", "stated_as", "assumed")}
+        return _stated(**words) | row
 
     @property
     def named_engine_time(self) -> str | None:
         """The row's own; that of its release; None: the engine's default. A baseline may be synchronous as well."""
-        if self.engine_time is not None:
+        if self.engine_time is not None or self.release is None:
             return self.engine_time
-        stated = _RELEASE.search(self.stated_as)
-        named = stated[2] if stated is not None and stated[1].lower() == self.engine else None
-        release = self.release or named
-        if release is None:
-            return None
-        return f"{self.engine}:{release}" + (":sync" if _SYNC_BASELINE in self.stated_as else "")
+        return f"{self.engine}:{self.release}" + (":sync" if _SYNC_BASELINE in self.stated_as else "")
 
     @property
     def tokens_per_round(self) -> float:
@@ -102,23 +104,22 @@ def read_points(path: Path) -> list[Point]:
         raise InputError(f"{path}: has no rows; columns are described in docs/reference/files.md")
     points = []
     for line, row in enumerate(rows, start=2):
-        given = {name: value for name, value in row.items() if value}
         try:
-            points.append(Point.model_validate(_stated(given) | given))
+            points.append(Point.model_validate({name: value for name, value in row.items() if value}))
         except ValidationError as error:
             raise InputError(f"{path}, line {line}: {first_complaint(error)}") from None
     return points
 
 
-def _stated(row: dict[str, str]) -> dict[str, object]:
-    """What the words of a row say of its drafter and its engine; its columns have precedence."""
-    words = row.get("stated_as", "")
+def _stated(*, engine: str, stated_as: str, assumed: str) -> dict[str, object]:
     stated: dict[str, object] = {}
-    if vocabulary := _VOCABULARY.search(words):
+    if vocabulary := _VOCABULARY.search(stated_as):
         stated["draft_vocabulary"] = 1000 * int(vocabulary[1])
-    if _FOUR_BIT.search(words):
+    if _FOUR_BIT.search(stated_as):
         stated["draft_weights"] = "int4-g128"
-    runner, release = _FIRST_RUNNER
-    if row.get("engine") == "vllm" and runner in words + row.get("assumed", "") and not _RELEASE.search(words):
-        stated["release"] = release
+    release, (runner, last) = _RELEASE.search(stated_as), _FIRST_RUNNER
+    if release is not None and release[1].lower() == engine:
+        stated["release"] = release[2]
+    elif engine == "vllm" and runner in stated_as + assumed:
+        stated["release"] = last
     return stated

@@ -215,13 +215,13 @@ def _by_group(groups: Sequence[GroupLine], apart: Judged | None) -> Iterator[Blo
     yield Table(
         title="Median error (bias) by group",
         columns=[*left("group"), *right("rows", "specmargin", "datasheet", "range holds", "losses called")],
-        rows=[_group_cells(line) for line in lines],
+        rows=[group_cells(line) for line in lines],
     )
     if any(line.behind_datasheet for line in lines):
         yield dim("*: behind the datasheet, with ten rows or more")
 
 
-def _group_cells(line: GroupLine) -> list[str]:
+def group_cells(line: GroupLine) -> list[str]:
     calls = line.calls
     return [
         line.group,

@@ -53,7 +53,6 @@ class LawBook:
     laws: Mapping[tuple[str, str, str, str], Law]
     curves: Mapping[tuple[str, str, str, str], Curve]
     kernels: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    fallback: LawBook | None = None  # for what is not in this one
     scaled_to: str = ""  # the device that these laws were scaled to; "" for the measured one
     kind: SourceKind = SourceKind.SILICON
     spreads: Mapping[str, float] = field(default_factory=dict)  # `Source.spread` by family (`kinds.family`)
@@ -82,10 +81,6 @@ class LawBook:
             gpu=gpu, release=values["source"], laws=laws, curves=curves, kernels=values["kernels"], dropped=dropped
         )
 
-    def with_fallback(self, other: LawBook) -> LawBook:
-        """These laws, and the other's where there are none; each keeps its own origin."""
-        return replace(self, kernels={**other.kernels, **self.kernels}, fallback=other)
-
     @property
     def origin(self) -> str:
         scaled = f" scaled to {self.scaled_to} by datasheet" if self.scaled_to else ""
@@ -104,8 +99,7 @@ class LawBook:
     def engines(self, first: str) -> list[str]:
         """Engines with laws on this GPU, `first` in front."""
         if first not in self._order:  # called for every matrix of every step
-            books = [self.laws] if self.fallback is None else [self.laws, self.fallback.laws]
-            engines = dict.fromkeys(engine for laws in books for engine, *_ in laws)
+            engines = dict.fromkeys(engine for engine, *_ in self.laws)
             self._order[first] = [first, *(engine for engine in engines if engine != first)]
         return self._order[first]
 
@@ -165,7 +159,7 @@ class LawBook:
                 spread, note = self._spread(kind, "bfloat16", str(ranks))
                 detail = f"{self.origin}{note}, curve of {curve.evidence}"
                 return curve, Source(kind=self.source_kind, detail=detail, spread=spread)
-        return None if self.fallback is None else self.fallback.collective(engine, kind, ranks)
+        return None
 
     def _find(
         self, engine: str, operation: str, groups: Iterable[tuple[str, ...]], variants: list[str]
@@ -206,7 +200,7 @@ class LawBook:
                     spread=spread,
                     remark="" if self._is_verified(candidate, operation, dtype) else UNVERIFIED_ROWS,
                 )
-        return None if self.fallback is None else self.fallback._first_variant(candidate, operation, dtype, variants)
+        return None
 
 
 _DROPPED = ("engine", "version", "operation", "dtype", "kernel", "reason")
