@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 
 from specmargin.prices.kernels.fit import NAMES, Samples, fit
@@ -39,3 +41,10 @@ def fitted_law(samples: Samples, version: str, *, judged: BoolArray, note: str =
     law = fit(samples, evidence)
     rounded = {name: float(f"{getattr(law, name):.4g}") for name in NAMES}
     return Law(**rounded, evidence=evidence)
+
+
+def write_or_compare(target: Path, text: str, *, compare: bool) -> None:
+    if compare:
+        print("unchanged" if target.read_text() == text else "would change")
+    else:
+        target.write_text(text)

@@ -19,11 +19,11 @@ import polars as pl
 from rich.progress import track
 
 from lab import CATALOG
-from lab.fits.fitting import fitted_law
+from lab.fits.collectives import all_reduce_curves, all_to_all_curves
+from lab.fits.fitting import fitted_law, write_or_compare
 from lab.tables.checks import COLUMNS, dropped_tables
-from lab.tables.collectives import all_reduce_rows, all_to_all_rows
 from lab.tables.features import gemm_terms_of, prefill_rows, prefill_terms_of, shape_numbers
-from lab.tables.modules import LAUNCH_BOUND, delta_net_shapes, measured_modules, measured_shapes, rows_of
+from lab.tables.modules import delta_net_shapes, measured_modules, measured_shapes, rows_of
 from lab.terminal import parser, run
 from lab.validation.skew import skewed_load
 from specmargin.architecture.types import LinearAttention
@@ -36,7 +36,7 @@ from specmargin.prices.kernels.bounds import ModuleShape
 from specmargin.prices.kernels.checks import Peaks
 from specmargin.prices.kernels.fit import Samples
 from specmargin.prices.kernels.kinds import MODULE_KINDS, expert_variant, shape_key
-from specmargin.prices.kernels.law import Curve, Evidence, Law, Terms
+from specmargin.prices.kernels.law import Curve, Law, Terms
 from specmargin.prices.kernels.model import SiliconPrices
 from specmargin.prices.kernels.terms import BYTES, quantize_terms
 from specmargin.prices.roofline import Roofline
@@ -61,10 +61,7 @@ def main() -> None:
         entries += list(_entries(gpu, engine, kernels))
     dropped = list(dropped_tables(gpus))
     text = _text(*_with_shipped(gpus, entries, kernels, dropped))
-    if arguments.check:
-        print("unchanged" if TARGET.read_text() == text else "would change")
-    else:
-        TARGET.write_text(text)
+    write_or_compare(TARGET, text, compare=arguments.check)
     for entry in entries:
         print(_line(entry))
     for entry in dropped:
@@ -116,8 +113,9 @@ def _entries(gpu: str, engine: str, kernels: dict[str, Any]) -> Iterator[Entry]:
     yield from _prefill(gpu, engine)
     yield from _modules(gpu, engine, gemms)
     yield from _delta_net(gpu, engine)
-    yield from _all_reduce(gpu, engine)
-    yield from _all_to_all(gpu, engine)
+    for operation, curves in (("all-reduce", all_reduce_curves), ("all-to-all", all_to_all_curves)):
+        for ranks, curve in curves(gpu, engine):
+            yield _entry(gpu, engine, operation, "bfloat16", str(ranks), curve)
 
 
 def _entry(gpu: str, engine: str, operation: str, dtype: str, variant: str, law: Law | Curve) -> Entry:
@@ -354,90 +352,6 @@ def _module_law(parts: list[Samples], version: str) -> Law:
         offset=column(lambda part: part.offset),
     )
     return fitted_law(samples, version, judged=samples.terms.units <= MEMORY_BOUND)
-
-
-def _all_reduce(gpu: str, engine: str) -> Iterator[Entry]:
-    table = store.load(store.SYSTEMS[gpu], "comm", engine, "custom_allreduce_perf")
-    if table is None:
-        return
-    rows = all_reduce_rows(table)
-    for key, part in sorted(rows.partition_by(["num_gpus"], as_dict=True).items()):
-        sizes, seconds = part["bytes"].to_numpy(), part["seconds"].to_numpy()
-        every_other = np.arange(0, sizes.size, 2)
-        no_errors = Evidence(
-            version=f"{engine} {table.version}", rows=sizes.size, shapes=1, median_error=0, p90_error=0
-        )
-        points = _monotonic(seconds[every_other])
-        curve = Curve(sizes=tuple(float(size) for size in sizes[every_other]), seconds_at=points, evidence=no_errors)
-        errors = np.abs(curve.seconds(sizes[1::2]) / seconds[1::2] - 1.0)  # on the held-out points
-        median, p90 = (round(float(np.quantile(errors, q)), 4) for q in (0.5, 0.9))
-        evidence = replace(no_errors, median_error=median, p90_error=p90)
-        yield _entry(gpu, engine, "all-reduce", "bfloat16", f"{key[0]}", replace(curve, evidence=evidence))
-
-
-def _all_to_all(gpu: str, engine: str) -> Iterator[Entry]:
-    """One point per octave, the median over shapes; errors are leave-one-shape-out.
-
-    Uses the engine's own measurements unless they were timed outside a CUDA graph; then those of another engine, whose
-    DeepEP kernels are the same.
-    """
-    tables = [(e, all_to_all_rows(store.SYSTEMS[gpu], e)) for e in store.ENGINES]
-    measured = [(e, *table) for e, table in tables if table is not None]
-    for ranks in sorted({ranks for _, _, rows in measured for ranks in rows["ranks"].unique()}):
-        parts = {(e, version): rows.filter(pl.col("ranks") == ranks) for e, version, rows in measured}
-        rows_by_source = {key: part for key, part in parts.items() if part.height > 0}
-        smallest_seconds = {key: _smallest_message_seconds(part) for key, part in rows_by_source.items()}
-        best = min(smallest_seconds, key=lambda key: smallest_seconds[key])
-        own = next((key for key in rows_by_source if key[0] == engine), best)
-        chosen = own if smallest_seconds[own] <= LAUNCH_BOUND * smallest_seconds[best] else best
-        note = "" if chosen[0] == engine else f"measured with {chosen[0]}"
-        yield _entry(
-            gpu,
-            engine,
-            "all-to-all",
-            "bfloat16",
-            f"{int(ranks)}",
-            _all_to_all_curve(chosen, rows_by_source[chosen], note),
-        )
-
-
-def _smallest_message_seconds(rows: pl.DataFrame) -> float:
-    """Median time of the smallest messages."""
-    return float(np.median(rows.sort("bytes")["seconds"].to_numpy()[:10]))
-
-
-def _all_to_all_curve(chosen: tuple[str, str], rows: pl.DataFrame, note: str) -> Curve:
-    sizes, seconds = rows["bytes"].to_numpy(), rows["seconds"].to_numpy()
-    shape = shape_numbers(rows, ["hidden_size", "topk", "num_experts"])
-    errors = []
-    for held_out in np.unique(shape):
-        seen, unseen = shape != held_out, shape == held_out
-        errors.append(np.abs(_octaves(sizes[seen], seconds[seen]).seconds(sizes[unseen]) / seconds[unseen] - 1.0))
-    median, p90 = (round(float(np.quantile(np.concatenate(errors), q)), 4) for q in (0.5, 0.9))
-    evidence = Evidence(
-        version=f"{chosen[0]} {chosen[1]}",
-        rows=sizes.size,
-        shapes=len(errors),
-        median_error=median,
-        p90_error=p90,
-        note=note,
-    )
-    return replace(_octaves(sizes, seconds), evidence=evidence)
-
-
-def _octaves(sizes: FloatArray, seconds: FloatArray) -> Curve:
-    octave_by_row = np.round(np.log2(sizes)).astype(int)
-    octaves = np.unique(octave_by_row)
-    medians = np.array([np.median(seconds[octave_by_row == octave]) for octave in octaves])
-    no_evidence = Evidence(version="", rows=0, shapes=0, median_error=0, p90_error=0)
-    return Curve(
-        sizes=tuple(float(2.0**octave) for octave in octaves), seconds_at=_monotonic(medians), evidence=no_evidence
-    )
-
-
-def _monotonic(seconds: FloatArray) -> tuple[float, ...]:
-    """Monotonic times: where an engine picks a slow algorithm, a size is priced like the next larger one."""
-    return tuple(float(f"{value:.3g}") for value in np.minimum.accumulate(seconds[::-1])[::-1])
 
 
 def _peaks(gpu: str, dtype: str) -> Peaks:

@@ -18,7 +18,7 @@ import numpy as np
 from rich.progress import track
 
 from lab import CATALOG
-from lab.fits.fitting import fitted_law
+from lab.fits.fitting import fitted_law, write_or_compare
 from lab.tables.modules import measured_modules
 from lab.tables.prompts import PromptRows, delta_net_prompts, prompt_shapes
 from lab.terminal import parser, run
@@ -56,10 +56,7 @@ def main() -> None:
     arguments = options.parse_args()
     entries = [entry for gpu in track(store.SYSTEMS, description="fitting") for entry in _entries(gpu)]
     text = _text(entries)
-    if arguments.check:
-        print("unchanged" if TARGET.read_text() == text else "would change")
-    else:
-        TARGET.write_text(text)
+    write_or_compare(TARGET, text, compare=arguments.check)
     for entry in entries:
         print(_line(entry))
 
