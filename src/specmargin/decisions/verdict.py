@@ -111,12 +111,14 @@ def _where(plan: Plan, spans: Spans) -> dict[str, Any]:
 
 
 def _graph_free(plan: Plan) -> dict[str, Any]:
-    """Where it could pay with a CUDA graph for every step, if that reaches further."""
+    """Where it could pay with a CUDA graph for every step, if that reaches further: to where one draft token each
+    exceeds the largest graph."""
+    limit = plan.setting.graph_limit
     last, further = ((spans[-1][1] if spans else 0) for spans in (plan.paying, plan.graph_free_paying))
-    if plan.setting.graph_limit is None or further <= last:
+    if limit is None or further <= last or 2 * further <= limit:
         return {}
     where = say("where", PHRASES, _where(plan, plan.graph_free_paying))
-    return {"graph_limit": plan.setting.graph_limit, "graph_free": where}
+    return {"graph_limit": limit, "graph_free": where}
 
 
 def _spans(spans: Spans) -> str | None:
