@@ -1,0 +1,74 @@
+"""The server or the log that was asked about, read and diagnosed."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import fields, replace
+from pathlib import Path
+
+from specmargin.answers.verb import Progress
+from specmargin.errors import EngineError
+from specmargin.live.engine_logs import observe_file, observe_log
+from specmargin.live.observation import Observation, ServerSettings
+from specmargin.live.observe import IdleError, observe_server
+from specmargin.live.server import Server
+from specmargin.verbs.doctor import DoctorAnswer
+from specmargin.verbs.doctor.diagnosis import diagnose
+from specmargin.verbs.doctor.expected import expect
+from specmargin.verbs.doctor.finding import Case
+from specmargin.verbs.doctor.machine import Machine, read_machine
+from specmargin.verbs.doctor.request_schema import DoctorRequest
+from specmargin.verbs.doctor.seen import Seen
+from specmargin.verbs.doctor.served import served
+
+_STANDARD_INPUT = Path("-")
+
+
+def answers(request: DoctorRequest, progress: Progress) -> Iterator[DoctorAnswer]:
+    """One, or one after the other of a server that is watched."""
+    if not request.url:
+        yield answer_of(request, _of_log(request))
+        return
+    server, settings = Server.from_address(request.url), _settings(request)
+    while True:
+        try:
+            of = observe_server(server, request.seconds, progress)
+        except IdleError:
+            if not request.watch:
+                raise
+            continue
+        machine = read_machine(request.url)
+        yield answer_of(request, replace(of, settings=joined(of.settings, settings)), machine)
+        if not request.watch:
+            return
+
+
+def answer_of(request: DoctorRequest, of: Observation, machine: Machine | None = None) -> DoctorAnswer:
+    seen = Seen(observation=of)
+    known = served(request, seen)
+    case = Case(seen=seen, expected=expect(seen, known), machine=machine)
+    return DoctorAnswer(request=known.request, case=case, diagnosis=diagnose(case), missing=known.missing)
+
+
+def _of_log(request: DoctorRequest) -> Observation:
+    if request.log is not None and request.log != _STANDARD_INPUT:
+        return observe_file(request.log)
+    if sys.stdin is None or sys.stdin.isatty():
+        raise EngineError(
+            "give the address of a server (http://localhost:8000), --log FILE, or lines of a log on standard input"
+        )
+    return observe_log(sys.stdin, "standard input")
+
+
+def _settings(request: DoctorRequest) -> ServerSettings | None:
+    """What the server's log says of its settings, where both are given."""
+    return None if request.log is None else _of_log(request).settings
+
+
+def joined(first: ServerSettings, second: ServerSettings | None) -> ServerSettings:
+    """The first where it says something, else the second."""
+    if second is None:
+        return first
+    unset = {each.name for each in fields(first) if getattr(first, each.name) in (None, (), {})}
+    return replace(first, **{name: getattr(second, name) for name in unset})
