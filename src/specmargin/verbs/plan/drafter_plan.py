@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from specmargin.answers.scenarios import scenarios_of
+from specmargin.answers.scenarios import ALL_DRAFTERS, scenarios_of
 from specmargin.catalog.accuracy import price_errors
 from specmargin.catalog.drafters import DraftChoice
 from specmargin.catalog.lookup import find_device
@@ -120,8 +120,15 @@ def drafter_plans(request: PlanRequest) -> list[DrafterPlan]:
     """One per requested drafter, the best first."""
     if request.isl is not None and request.osl is not None:
         request = request.model_copy(update={"context": round(request.isl + request.osl / 2.0)})
-    by_drafter = [drafter_plan(choice, Pricer(scenario), request) for choice, scenario in scenarios_of(request)]
+    by_drafter = [drafter_plan(choice, pricer, request) for choice, pricer in _fitting(request)]
     return sorted(by_drafter, key=lambda entry: -entry.mean_speedup)
+
+
+def _fitting(request: PlanRequest) -> list[tuple[DraftChoice, Pricer]]:
+    """Every drafter that was named; of `--drafter all`, those for which there is memory beside the target."""
+    pairs = [(choice, Pricer(scenario)) for choice, scenario in scenarios_of(request)]
+    fitting = [pair for pair in pairs if pair[1].has_memory] if request.drafter == ALL_DRAFTERS else pairs
+    return fitting or pairs
 
 
 def load_of(request: PlanRequest) -> Load | None:

@@ -144,8 +144,8 @@ def _ranking(ranked: Sequence[DrafterPlan]) -> Iterator[Block]:
     same = all(each == batches[0] for each in batches)
     chosen = _spread(ranked[0].plan) if same else [0]
     headings = [f"batch {batches[0][i]:,}" for i in chosen] if same else ["own batch"]
+    yield bold("drafters, best first: draft and speed-up")
     yield Table(
-        title="drafters, best first: draft and speed-up",
         columns=[*left("drafter"), *right(*headings)],
         rows=[[each.plan.scenario.drafter.name, *(_gain(each.plan.rows[i]) for i in chosen)] for each in ranked],
     )
