@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from specmargin.errors import EngineError
-from specmargin.live.engine_logs import observe_log
+from specmargin.live.engine_logs import log_settings, observe_log
 
 # vLLM 0.33.0: v1/metrics/loggers.py:265-330 (LoggingStatLogger.log), v1/spec_decode/metrics.py:118-137.
 VLLM = """
@@ -43,7 +43,7 @@ concurrency for 40,960 tokens per request: 2.44x
 
 
 def test_vllm_lines_are_weighted_by_rounds() -> None:
-    seen = observe_log(VLLM, "standard input")
+    seen = observe_log(VLLM, source="standard input")
     assert (seen.engine, seen.seconds, seen.replicas) == ("vllm", 20.0, 1)
     assert (seen.running, seen.waiting, seen.generated_tokens_per_second) == (15.0, 2.0, 500.0)
     assert seen.kv_share == pytest.approx(0.04)
@@ -55,20 +55,28 @@ def test_vllm_lines_are_weighted_by_rounds() -> None:
 
 
 def test_vllm_says_its_settings_when_it_starts() -> None:
-    settings = observe_log(START + VLLM, "log").settings
+    settings = observe_log(START + VLLM, source="log").settings
     assert (settings.release, settings.model, settings.gpus) == ("0.33.0", "Qwen/Qwen3-30B-A3B", 2)
     assert (settings.method, settings.depth, settings.schedule) == ("eagle3", 3, ((1, 32, 3), (33, 128, 0)))
     assert (settings.largest_graph, settings.graph_mode) == (512, "FULL_AND_PIECEWISE")
     assert (settings.max_sequences, settings.max_context, settings.kv_tokens) == (128, 40960, 100_000)
 
 
+def test_settings_do_not_need_traffic() -> None:
+    assert log_settings(START).method == "eagle3"
+    with pytest.raises(EngineError, match="no line that says"):
+        observe_log(START, source="log")
+
+
 def test_eager_has_no_graphs() -> None:
-    settings = observe_log(START.replace("enforce_eager=False", "enforce_eager=True") + VLLM, "log").settings
+    settings = observe_log(START.replace("enforce_eager=False", "enforce_eager=True") + VLLM, source="log").settings
     assert (settings.largest_graph, settings.graph_mode) == (0, "NONE")
 
 
 def test_a_fragment_counts() -> None:
-    seen = observe_log("Mean acceptance length: 2.31, Per-position acceptance rate: 0.68, 0.41, 0.22", "standard input")
+    seen = observe_log(
+        "Mean acceptance length: 2.31, Per-position acceptance rate: 0.68, 0.41, 0.22", source="standard input"
+    )
     assert (seen.accept_length, seen.survival, seen.speculates) == (2.31, (0.68, 0.41, 0.22), True)
     assert (seen.running, seen.rounds, seen.seconds) == (None, None, None)
 
@@ -79,4 +87,4 @@ def test_a_fragment_counts() -> None:
 )
 def test_a_log_that_says_nothing_gets_one_sentence(text: str, words: str) -> None:
     with pytest.raises(EngineError, match=words):
-        observe_log(text, "log")
+        observe_log(text, source="log")

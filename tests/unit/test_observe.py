@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import itertools
 import json
+import time
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 
 from specmargin.errors import EngineError
 from specmargin.live.observation import Observation
 from specmargin.live.observe import IdleError, observe_server
-from specmargin.live.server import Server
 from tests.unit.test_engine_metrics import serving
 
 
@@ -73,16 +72,22 @@ PAGES = {
 }
 
 
-def _observe(readings: Callable[[int], str], pages: dict[str, str] | None = None) -> Observation:
+@pytest.fixture(autouse=True)
+def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     """Readings one second apart on the reader's clock."""
-    seconds, read = itertools.count(), itertools.count(1)
+    seconds = itertools.count()
+    monkeypatch.setattr(time, "sleep", lambda _: None)
+    monkeypatch.setattr(time, "monotonic", lambda: float(next(seconds)))
+
+
+def _observe(readings: Callable[[int], str], pages: dict[str, str] | None = None) -> Observation:
+    read = itertools.count(1)
 
     def page(path: str) -> str | None:
         return readings(next(read)) if path == "/metrics" else (pages or {}).get(path)
 
     with serving(page) as url:
-        server = replace(Server.from_address(url), clock=lambda: float(next(seconds)))
-        return observe_server(server, 10.0, sleep=lambda _: None)
+        return observe_server(url)
 
 
 def test_vllm_between_two_readings() -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from importlib import resources
 from pathlib import Path
@@ -70,33 +70,48 @@ _NAMES = ("release", "model", "gpu", "method", "graph_mode")
 _COUNTS = ("depth", "largest_graph", "max_sequences", "max_step_tokens", "max_context", "kv_tokens")
 
 
-def observe_file(path: Path) -> Observation:
+def log_lines(path: Path) -> Iterator[str]:
+    """Of a file of any size; a line that is too long to be a log's is cut."""
     try:
         with path.open(encoding="utf-8", errors="replace") as file:
-            return observe_log(iter(lambda: file.readline(_LONGEST_LINE), ""), str(path))
+            while line := file.readline(_LONGEST_LINE):
+                yield line
     except OSError as error:
         raise EngineError(f"{path}: cannot be read ({(error.strerror or str(error)).lower()})") from None
 
 
-def observe_log(lines: str | Iterable[str], source: str) -> Observation:
-    """Of the engine with most lines that count something."""
-    readers = [_Reader(engine, form) for engine, form in FORMATS.items()]
+def observe_log(lines: str | Iterable[str], *, source: str, engine: str | None = None) -> Observation:
+    """Of the engine that is named, else of the one with most lines that count something."""
+    empty, readers = _read(lines, engine)
+    best = max(readers, key=lambda reader: reader.lines)
+    if not best.lines:
+        raise EngineError(_unknown(source, readers, empty=empty))
+    return best.observation(source)
+
+
+def log_settings(lines: str | Iterable[str], *, engine: str | None = None) -> ServerSettings:
+    """What an engine says of its settings when it starts; it need not have served anything yet."""
+    _, readers = _read(lines, engine)
+    return max(readers, key=lambda reader: len(reader.said)).settings()
+
+
+def _read(lines: str | Iterable[str], engine: str | None) -> tuple[bool, list[_Reader]]:
+    """Whether there is nothing but blanks, and what each engine's patterns found."""
+    readers = [_Reader(name, form) for name, form in FORMATS.items() if engine in (None, name)]
     empty = True
     for line in lines.split("\n") if isinstance(lines, str) else lines:
         empty = empty and not line.strip()
         if _ANY.search(line) is not None:
+            plain = _COLOURS.sub("", line)
             for reader in readers:
-                reader.add(_COLOURS.sub("", line))
-    best = max(readers, key=lambda reader: reader.lines)
-    if not best.lines:
-        raise EngineError(_unknown(source, empty=empty))
-    return best.observation(source)
+                reader.add(plain)
+    return empty, readers
 
 
-def _unknown(source: str, *, empty: bool) -> str:
+def _unknown(source: str, readers: Iterable[_Reader], *, empty: bool) -> str:
     if empty:
         return f"{source}: empty; give lines of an engine's log"
-    known = "; ".join(f"{form.title}: {form.known}" for form in FORMATS.values())
+    known = "; ".join(f"{reader.form.title}: {reader.form.known}" for reader in readers)
     return f"{source}: no line that says what the engine did. Looked for lines of {known}"
 
 
@@ -201,7 +216,7 @@ class _Reader:
     def observation(self, source: str) -> Observation:
         replicas = max(len(self.replicas), 1)
         running, generated = self._mean("running", replicas), self._mean("generated_tokens_per_second", replicas)
-        settings = self._settings()
+        settings = self.settings()
         kv_share = self._mean("kv_percent", 0.01)
         rounds, drafted = self.counts.get("rounds"), self.counts.get("drafted_tokens")
         return Observation(
@@ -244,7 +259,7 @@ class _Reader:
             return True
         return False if "no_speculation" in self.said else None
 
-    def _settings(self) -> ServerSettings:
+    def settings(self) -> ServerSettings:
         said = self.said
         sizes = [_whole(said.get(f"{kind}_parallel")) for kind in ("tensor", "pipeline", "data")]
         fields: dict[str, Any] = {name: said.get(name) for name in _NAMES}

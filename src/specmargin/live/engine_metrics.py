@@ -7,6 +7,7 @@ gauges of its last steps alone.
 from __future__ import annotations
 
 import math
+import time
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -127,7 +128,7 @@ def read_engine(server: Server, *, only: Iterable[str] = ENGINES) -> EngineReadi
     for url in dict.fromkeys((server.url, f"{base}/prometheus/metrics")):
         page = replace(server, url=url)
         try:
-            reading = engine_reading(page.text(), page.clock(), url, only=only)
+            reading = engine_reading(page.text(), time.monotonic(), url, only=only)
         except UnreachableError:
             raise
         except EngineError as error:

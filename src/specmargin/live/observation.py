@@ -60,8 +60,7 @@ class Observation:
     running: float | None = None  # sequences, mean
     waiting: float | None = None
     steps_per_second: float | None = None  # of one replica, idle time included
-    sequences_per_step: float | None = None  # that decode, of one replica: the batch
-    seconds_per_round: float | None = None  # between two outputs of a sequence: its steps, and those it waited through
+    sequences_per_step: float | None = None  # that decode, of one replica
     generated_tokens_per_second: float | None = None
     prompt_tokens_per_second: float | None = None  # computed: without what the prefix cache had
     prompt_tokens_per_request: float | None = None

@@ -27,16 +27,14 @@ class IdleError(EngineError):
 
 
 def observe_server(
-    server: Server,
-    seconds: float = 10.0,
-    progress: Progress = lambda *_: nullcontext(lambda _: None),
-    sleep: Callable[[float], None] = time.sleep,
+    url: str, *, seconds: float = 10.0, progress: Progress = lambda *_: nullcontext(lambda _: None)
 ) -> Observation:
     """Raises `IdleError` if nothing ran, and an `EngineError` if the server restarted meanwhile."""
+    server = Server.from_address(url)
     readings = [read_engine(server)]
-    with progress(f"reading {server.url}", _READINGS) as advance:
+    with progress(f"reading {server.base}", _READINGS) as advance:
         for _ in range(_READINGS):
-            sleep(seconds / _READINGS)
+            time.sleep(seconds / _READINGS)
             readings.append(read_engine(server, only=(readings[0].engine,)))
             advance(1)
     return observation(readings, read_settings(server, readings[-1]))

@@ -28,7 +28,6 @@ class UnreachableError(EngineError):
 class Server:
     url: str  # of its metrics
     timeout_seconds: float = 5.0
-    clock: Callable[[], float] = time.monotonic
 
     @classmethod
     def from_address(cls, address: str, timeout_seconds: float = 5.0) -> Server:
@@ -45,7 +44,7 @@ class Server:
         return cls(url=f"{base}/metrics", timeout_seconds=timeout_seconds)
 
     def read(self) -> ServerReading:
-        return server_reading(self.text(), self.clock(), self.url)
+        return server_reading(self.text(), time.monotonic(), self.url)
 
     @property
     def base(self) -> str:
@@ -57,7 +56,9 @@ class Server:
 
     def text(self) -> str:
         try:
-            with _opener(time.monotonic() + self.timeout_seconds).open(self.url, timeout=self.timeout_seconds) as reply:
+            with _opener(time.perf_counter() + self.timeout_seconds).open(
+                self.url, timeout=self.timeout_seconds
+            ) as reply:
                 body: bytes = reply.read(_LARGEST_BYTES)
         except urllib.error.HTTPError as error:
             with error:
@@ -85,7 +86,7 @@ class _Timed(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int | None:
-        left_seconds = self._deadline_seconds - time.monotonic()
+        left_seconds = self._deadline_seconds - time.perf_counter()
         if left_seconds <= 0.0:
             raise TimeoutError("timed out")
         self._socket.settimeout(left_seconds)
