@@ -23,6 +23,8 @@ class ServerSettings:
     largest_graph: int | None = None  # positions of the largest CUDA graph; 0: no graphs
     graph_mode: str | None = None  # the engine's word: "FULL_AND_PIECEWISE", "PIECEWISE", "NONE", …
     draft_graphs: bool | None = None  # whether drafting runs in graphs
+    eager: bool | None = None  # started so: vLLM's --enforce-eager, SGLang's --disable-cuda-graph
+    overlaps: bool | None = None  # whether the host prepares a step while the GPU runs one; False: told not to
     max_sequences: int | None = None
     max_step_tokens: int | None = None
     max_context: int | None = None
@@ -40,6 +42,7 @@ class Moment:
     accept_length: float | None = None
     context: float | None = None  # tokens per running sequence
     generated_tokens_per_second: float | None = None
+    prompt_tokens_per_second: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,10 +64,16 @@ class Observation:
     output_tokens_per_request: float | None = None
     context: float | None = None  # tokens per running sequence
     seconds_per_output_token: float | None = None  # TPOT, mean of requests
+    seconds_per_round: float | None = None  # between two outputs of a sequence (vLLM's inter-token latency), mean
     seconds_to_first_token: float | None = None
     kv_share: float | None = None  # of the KV cache in use, 0 to 1
     preemptions: float | None = None  # in these seconds
     cached_prompt_share: float | None = None  # hit rate of the prefix cache
+    requests: float | None = None  # that ended in these seconds
+    ended_at_limit: float | None = None  # share of those requests that ended at their token limit
+    equal_prompts: bool | None = None  # whether the prompts of those requests lie in one bucket of a histogram
+    equal_outputs: bool | None = None
+    distinct_experts: float | None = None  # per step and layer, as the plug-in counts them
 
     # speculation
     speculates: bool | None = None  # configured
