@@ -153,10 +153,16 @@ def drafter_plan(choice: DraftChoice, pricer: Pricer, request: PlanRequest) -> D
     batches = _batches(pricer, request, setting, settled)
     check_range("batch", batches, 1, MAX_BATCH)
     config = engine_config(choice, pricer, batches, request, setting)
+    service = _service(pricer, request, config.schedule)
+    if service is not None and service.batches != batches:  # for the batches that the service really has
+        found, config = config.schedule, engine_config(choice, pricer, service.batches, request, setting)
+        service = service if config.schedule == found else _service(pricer, request, config.schedule)
     setting = setting.with_schedule(config.schedule)
     if settled is not None:
         settled = replace(settled, speculating=settle(pricer, settled.load, setting))
         batches = _batches(pricer, request, setting, settled)
+    if service is not None:
+        batches = service.batches
     plan = make_plan(pricer, batches, setting, min_gain=request.min_gain)
     return DrafterPlan(
         request=request,
@@ -167,7 +173,7 @@ def drafter_plan(choice: DraftChoice, pricer: Pricer, request: PlanRequest) -> D
         settled=settled,
         warnings=price_warnings(pricer, batch=plan.rows[0].batch, depth=plan.rows[0].depth),
         ranges=_ranges(plan, request),
-        service=_service(pricer, request, config.schedule),
+        service=service,
     )
 
 
