@@ -15,13 +15,13 @@ from specmargin.decisions.pricer import Pricer
 from specmargin.live.observation import Moment, Observation, ServerSettings
 from specmargin.prices.launches import Graph
 from specmargin.sources import assumed
-from specmargin.verbs.doctor import DoctorAnswer
+from specmargin.verbs.doctor.answer import DoctorAnswer
 from specmargin.verbs.doctor.machine import Machine
 from specmargin.verbs.doctor.readings import answer_of
 from specmargin.verbs.doctor.request_schema import DoctorRequest
 
 SECONDS = 10.0
-METHODS = {"mtp": "mtp", "eagle": "eagle3", "ngram": "ngram", "dflash": "dflash"}
+METHODS = {"mtp": "mtp", "eagle": "eagle3", "ngram": "ngram", "dflash": "dflash", "model": "draft_model"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +74,11 @@ class Server:
         share = min(self.prompt_rate * pricer.prefill_seconds(prompt, speculating=True) / prompt, 0.9)
         seconds = self.round_seconds(self.batch) / (1.0 - share)
         tokens = self.batch * length / seconds
-        settings = {"method": METHODS[self.drafter], "depth": self.depth, "graph_mode": "FULL_AND_PIECEWISE"}
+        settings: dict[str, Any] = {
+            "method": METHODS[self.drafter.split(":")[0]],
+            "depth": self.depth,
+            "graph_mode": "FULL_AND_PIECEWISE",
+        }
         own: dict[str, Any] = {
             "engine": "vllm",
             "source": "http://localhost:8000",
@@ -113,7 +117,12 @@ class Server:
         )
 
     def answer(self) -> DoctorAnswer:
-        asked = {"url": "http://localhost:8000", "model": self.model, "gpu": self.gpu, "gpus": self.gpus}
+        asked: dict[str, Any] = {
+            "url": "http://localhost:8000",
+            "model": self.model,
+            "gpu": self.gpu,
+            "gpus": self.gpus,
+        }
         asked |= {"prices": "laws", "drafter": self.drafter} | self.asked
         return answer_of(DoctorRequest(**asked), self.observation(), self.machine)
 

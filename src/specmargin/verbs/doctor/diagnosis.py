@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from specmargin.verbs.doctor import drafts, load, steps
+from specmargin.verbs.doctor.drafts import acceptance, is_low, usual_first
 from specmargin.verbs.doctor.finding import Case, Finding, NotExcluded
+from specmargin.verbs.doctor.load import depth, memory, not_drafting, prompts
+from specmargin.verbs.doctor.steps import excess, experts, fitted, graphs, host, slow_gpu, slow_rounds
 
 
 class Status(StrEnum):
@@ -26,8 +28,17 @@ class Diagnosis:
     not_excluded: tuple[NotExcluded, ...] = ()
 
 
-_CAUSES = (load.not_drafting, drafts.acceptance, load.depth, steps.graphs, load.memory, load.prompts)
-_CAUSES += (steps.host, steps.slow_gpu, steps.experts)
+_CAUSES = (
+    not_drafting,
+    acceptance,
+    depth,
+    graphs,
+    memory,
+    prompts,
+    host,
+    slow_gpu,
+    experts,
+)
 #: What follows from another cause is not a second one.
 _HIDDEN_BY = {
     "depth-too-deep": {"drafter-broken", "drafter-later-positions", "random-tokens", "sampling", "context"},
@@ -68,7 +79,7 @@ def _slow_is_explained(case: Case, names: set[str]) -> bool:
     """By a cause of its own, or by launches outside graphs on a host as slow as some are."""
     if names & {"host", "slow-gpu", "experts"}:
         return True
-    launched = steps.fitted(case) if names & {"eager", "piecewise", "draft-graphs", "beyond-graphs"} else None
+    launched = fitted(case) if names & {"eager", "piecewise", "draft-graphs", "beyond-graphs"} else None
     took = case.seen.round_seconds
     return launched is not None and took is not None and took <= launched.round_seconds.high
 
@@ -76,10 +87,10 @@ def _slow_is_explained(case: Case, names: set[str]) -> bool:
 def _differences(case: Case, names: set[str]) -> tuple[str, ...]:
     found = []
     if case.is_slow and not _slow_is_explained(case, names):
-        found.append(steps.slow_rounds(case))
+        found.append(slow_rounds(case))
     explained = names & {"drafter-broken", "random-tokens", "sampling", "context"}
-    if drafts.is_low(case) and not explained:
-        usual = drafts.usual_first(case)
+    if is_low(case) and not explained:
+        usual = usual_first(case)
         found.append(
             f"position 1 is accepted in {case.seen.first:.0%} of rounds; {usual.low:.0%} to {usual.high:.0%} is usual"
         )
@@ -94,7 +105,7 @@ def _of_slow_steps(case: Case, names: set[str]) -> list[NotExcluded]:
     """Also where no time per round is shown: then nothing about it is known."""
     if (case.slow is not None and not case.is_slow) or _slow_is_explained(case, names):
         return []
-    found, moe = steps.excess(case) if case.is_slow else None, _is_moe(case)
+    found, moe = (excess(case) if case.is_slow else None), _is_moe(case)
     listed = []
     if found is None or not found.factor_fits:
         listed.append(
@@ -112,8 +123,8 @@ def _of_slow_steps(case: Case, names: set[str]) -> list[NotExcluded]:
             listed.append(
                 NotExcluded(id="experts", title="routing wider than the profile", check="specmargin profile routing")
             )
-    graphs = case.settings.graph_mode is None and case.settings.eager is None
-    if graphs and not names & {"eager", "piecewise", "beyond-graphs", "draft-graphs"}:
+    unknown = case.settings.graph_mode is None and case.settings.eager is None
+    if unknown and not names & {"eager", "piecewise", "beyond-graphs", "draft-graphs"}:
         listed.append(
             NotExcluded(
                 id="eager",
@@ -129,7 +140,7 @@ def _is_moe(case: Case) -> bool:
 
 
 def _of_acceptance(case: Case, names: set[str]) -> list[NotExcluded]:
-    if not drafts.is_low(case):
+    if not is_low(case):
         return []
     listed = []
     if "drafter-broken" not in names:

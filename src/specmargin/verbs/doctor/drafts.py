@@ -195,5 +195,5 @@ def ends_by(moments: Sequence[Moment], key: Sequence[float]) -> tuple[list[Momen
 
 
 def _rank_correlation(first: Sequence[float], second: Sequence[float]) -> float:
-    ranks = [np.argsort(np.argsort(values, kind="stable"), kind="stable") for values in (first, second)]
-    return float(np.corrcoef(*ranks)[0, 1])
+    one, other = (np.argsort(np.argsort(values, kind="stable"), kind="stable") for values in (first, second))
+    return float(np.corrcoef(one, other)[0, 1])

@@ -57,14 +57,28 @@ def _all(case: Case) -> Iterator[Figure]:
         "tokens per second",
         _count,
         of.generated_tokens_per_second,
-        timed and timed.tokens_per_second,
+        None if timed is None else timed.tokens_per_second,
     )
-    yield _ranged("round_seconds", "time per round", duration, seen.round_seconds, timed and timed.round_seconds)
-    yield _ranged("tpot_seconds", "time per output token", duration, seen.tpot_seconds, timed and timed.tpot_seconds)
+    yield _ranged(
+        "round_seconds", "time per round", duration, seen.round_seconds, None if timed is None else timed.round_seconds
+    )
+    yield _ranged(
+        "tpot_seconds",
+        "time per output token",
+        duration,
+        seen.tpot_seconds,
+        None if timed is None else timed.tpot_seconds,
+    )
     drafting = expected if expected is not None and expected.depth else None
-    yield _ranged("accept_length", "accept length", _two, seen.accept_length, drafting and drafting.usual_length())
+    yield _ranged(
+        "accept_length",
+        "accept length",
+        _two,
+        seen.accept_length,
+        None if drafting is None else drafting.usual_length(),
+    )
     for position, share in enumerate(of.survival, 1):
-        usual = drafting and drafting.usual_range(position)
+        usual = None if drafting is None else drafting.usual_range(position)
         yield _ranged(f"accepted_{position}", f"position {position} accepted", _percent, share, usual)
     yield Figure(
         name="depth",

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import fields, replace
 from pathlib import Path
 
 from specmargin.answers.verb import Progress
 from specmargin.errors import EngineError
-from specmargin.live.engine_logs import observe_file, observe_log
+from specmargin.live.engine_logs import log_lines, log_settings, observe_log
 from specmargin.live.observation import Observation, ServerSettings
 from specmargin.live.observe import IdleError, observe_server
-from specmargin.live.server import Server
-from specmargin.verbs.doctor import DoctorAnswer
+from specmargin.verbs.doctor.answer import DoctorAnswer
 from specmargin.verbs.doctor.diagnosis import diagnose
 from specmargin.verbs.doctor.expected import expect
 from specmargin.verbs.doctor.finding import Case
@@ -30,10 +29,10 @@ def answers(request: DoctorRequest, progress: Progress) -> Iterator[DoctorAnswer
     if not request.url:
         yield answer_of(request, _of_log(request))
         return
-    server, settings = Server.from_address(request.url), _settings(request)
+    settings = _settings(request)
     while True:
         try:
-            of = observe_server(server, request.seconds, progress)
+            of = observe_server(request.url, seconds=request.seconds, progress=progress)
         except IdleError:
             if not request.watch:
                 raise
@@ -52,18 +51,27 @@ def answer_of(request: DoctorRequest, of: Observation, machine: Machine | None =
 
 
 def _of_log(request: DoctorRequest) -> Observation:
+    engine = request.engine if "engine" in request.model_fields_set else None
+    return observe_log(_lines(request), source=_source(request), engine=engine)
+
+
+def _lines(request: DoctorRequest) -> Iterable[str]:
     if request.log is not None and request.log != _STANDARD_INPUT:
-        return observe_file(request.log)
+        return log_lines(request.log)
     if sys.stdin is None or sys.stdin.isatty():
         raise EngineError(
             "give the address of a server (http://localhost:8000), --log FILE, or lines of a log on standard input"
         )
-    return observe_log(sys.stdin, "standard input")
+    return sys.stdin
+
+
+def _source(request: DoctorRequest) -> str:
+    return "standard input" if request.log in (None, _STANDARD_INPUT) else str(request.log)
 
 
 def _settings(request: DoctorRequest) -> ServerSettings | None:
     """What the server's log says of its settings, where both are given."""
-    return None if request.log is None else _of_log(request).settings
+    return None if request.log is None else log_settings(_lines(request))
 
 
 def joined(first: ServerSettings, second: ServerSettings | None) -> ServerSettings:

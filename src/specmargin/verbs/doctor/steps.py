@@ -60,8 +60,15 @@ def _with_graphs_of(other: EngineTime) -> Callable[[EngineTime], EngineTime]:
     return lambda time: replace(time, **{name: getattr(other, name) for name in _GRAPHS})
 
 
-_GRAPHS = ("graph_limit", "plain_graph", "verify_graph", "prompt_graph", "first_draft_graph", "draft_graph")
-_GRAPHS += ("draft_launches",)
+_GRAPHS = (
+    "graph_limit",
+    "plain_graph",
+    "verify_graph",
+    "prompt_graph",
+    "first_draft_graph",
+    "draft_graph",
+    "draft_launches",
+)
 
 
 # --- graphs ---
@@ -171,10 +178,10 @@ def _draft_graphs(case: Case) -> Finding | None:
     if not case.seen.drafts or (expected is not None and expected.scenario.drafter.runs is None):
         return None
     told = case.settings.draft_graphs is False
-    if expected is None or (expected.graphs[1] is Graph.FULL and not told):
+    if expected is None or expected.graphs[1] is Graph.FULL or (not told and case.settings.release is None):
         return None
-    if not told and case.settings.release is None:
-        return None
+    if expected.choice.kind == "model" and case.of.engine == "vllm":
+        return None  # no release runs draft models in graphs: their price has that
     gain = _gain(case, _full_drafting)
     if gain is None:
         return None

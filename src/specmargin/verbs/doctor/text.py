@@ -12,7 +12,7 @@ from specmargin.verbs.doctor.finding import Case, Finding
 from specmargin.verbs.doctor.load import ANY_BATCH
 
 
-def verdict(case: Case, diagnosis: Diagnosis, missing: tuple[str, ...]) -> str:
+def verdict_of(case: Case, diagnosis: Diagnosis, missing: tuple[str, ...]) -> str:
     match diagnosis.status:
         case Status.CAUSE:
             first = diagnosis.findings[0]
@@ -77,9 +77,9 @@ def _would_gain(case: Case) -> str:
     return f"Depth {depth} with {name} would give {factor:.2f} times the tokens/s: {case.flags(depth)}"
 
 
-def blocks(case: Case, diagnosis: Diagnosis, missing: tuple[str, ...]) -> Iterator[Block]:
+def blocks_of(case: Case, diagnosis: Diagnosis, missing: tuple[str, ...]) -> Iterator[Block]:
     style = {Status.CAUSE: Style.WARNING, Status.HEALTHY: Style.GOOD}.get(diagnosis.status, Style.BOLD)
-    yield Line(verdict(case, diagnosis, missing), style)
+    yield Line(verdict_of(case, diagnosis, missing), style)
     yield GAP
     rows = [figure.cells() for figure in figures(case)]
     if rows:

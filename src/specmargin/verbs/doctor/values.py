@@ -9,7 +9,7 @@ from specmargin.verbs.doctor.diagnosis import Diagnosis
 from specmargin.verbs.doctor.finding import Case, Finding
 
 
-def values(case: Case, diagnosis: Diagnosis, missing: tuple[str, ...]) -> dict[str, Any]:
+def values_of(case: Case, diagnosis: Diagnosis, missing: tuple[str, ...]) -> dict[str, Any]:
     of, expected = case.of, case.expected
     return {
         "source": of.source,
