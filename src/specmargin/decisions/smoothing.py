@@ -57,7 +57,7 @@ def zigzags(schedule: Schedule) -> bool:
     """Whether its depth does more than fall, rise and fall."""
     steps = np.sign(np.diff([entry.depth for entry in schedule.ranges]))
     runs = steps[np.diff(steps, prepend=0) != 0]
-    return runs.size + int(runs.size > 0 and runs[0] > 0) > _DIRECTIONS.size
+    return bool(runs.size + (runs[:1] > 0).sum() > _DIRECTIONS.size)
 
 
 def _good(table: DepthTable, before: IntArray, batches: Sequence[int], min_gain: float, factor: float) -> BoolArray:
