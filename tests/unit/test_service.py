@@ -123,9 +123,11 @@ def test_tokens_per_step_are_the_engines_default(gpu: str, engine: str, tokens: 
     """vLLM 0.32, engine/arg_utils.py: by memory, 160 GiB and 70 GiB, and less on an A100."""
     load = {"concurrency": 8, "isl": 512, "osl": 64}
     asked = {"model": "llama-3.1-8b", "gpu": gpu, "engine": engine, **load}
-    of = service_load(read_request(PlanRequest, asked))
+    request = read_request(PlanRequest, asked)
+    scenario = scenario_of(request)[1]
+    of = service_load(request, scenario)
     assert of is not None and of.max_num_batched_tokens == tokens
-    given = service_load(read_request(PlanRequest, asked | {"max_num_batched_tokens": 512}))
+    given = service_load(read_request(PlanRequest, asked | {"max_num_batched_tokens": 512}), scenario)
     assert given is not None and given.max_num_batched_tokens == 512
 
 
