@@ -140,9 +140,10 @@ def listing(names: Iterable[str]) -> str:
     return f"{', '.join(first)} or {last}" if first else last
 
 
+DRAFTER_HELP = f"Drafter: {listing(kind.name + kind.detail for kind in DRAFTERS.values())}."
 DrafterField = Annotated[
     str | None,
-    Field(description=f"Drafter: {listing(kind.name + kind.detail for kind in DRAFTERS.values())}."),
+    Field(description=DRAFTER_HELP),
     DRAFTS.as_("KIND", "mtp where the model has a head, else eagle").completed(lambda: [*DRAFTERS, "all"]),
 ]
 ContextField = Annotated[

@@ -25,6 +25,7 @@ from specmargin.catalog.routing_profiles import find_routing
 from specmargin.decisions.pricer import Pricer
 from specmargin.decisions.scenario import Scenario
 from specmargin.errors import CatalogError, ParallelismError, ScenarioError
+from specmargin.files import existing
 from specmargin.formats import find_engine
 from specmargin.formats.base import EngineFormat
 from specmargin.hardware.device import Device
@@ -49,7 +50,7 @@ ENGINE_TIMES = {
 
 
 def scenarios_of(request: ScenarioRequest) -> list[tuple[DraftChoice, Scenario]]:
-    """One scenario, or one per available drafter with `--drafter all`."""
+    """One scenario, or one per drafter of a list or of `--drafter all`."""
     target = find_model(request.model, weights=precision_named(request.weights) if request.weights else None)
     choices = _drafters(request, target)
     device, engine = find_device(request.gpu), engine_of(request)
@@ -116,9 +117,20 @@ def check_layout(request: ScenarioRequest, engine: EngineFormat) -> None:
 
 def scenario_of(request: ScenarioRequest) -> tuple[DraftChoice, Scenario]:
     """The scenario of a request that names one drafter."""
-    if request.drafter == ALL_DRAFTERS:
-        raise CatalogError("--drafter all is for `plan`; name one drafter here")
+    if len(drafter_specs(request.drafter)) > 1 or request.drafter == ALL_DRAFTERS:
+        raise CatalogError(f"--drafter {request.drafter}: name one drafter here; `plan` takes several")
     return scenarios_of(request)[0]
+
+
+def drafter_specs(drafter: str | None) -> list[str]:
+    """The drafters of a list such as `mtp,eagle`; a drafter whose detail is a path is taken whole."""
+    detail = "" if drafter is None else drafter.partition(":")[2]
+    if drafter is None or (detail and existing(detail) is not None):
+        return [] if drafter is None else [drafter]
+    specs = [part.strip() for part in drafter.split(",")]
+    if len(specs) > 1 and (ALL_DRAFTERS in specs or "" in specs):
+        raise CatalogError(f"--drafter {drafter}: a list names drafters, such as mtp,eagle; `all` is given alone")
+    return list(dict.fromkeys(specs))
 
 
 def pricer_of(request: ScenarioRequest) -> Pricer:
@@ -136,7 +148,7 @@ def early_stop_of(request: ScenarioRequest, choice: DraftChoice, survival: Survi
     if not engine.stops_early:
         raise ScenarioError(f"--draft-p-min is an option of llama.cpp, not of {engine.title}: add --engine llamacpp")
     if choice.kind == "ngram":
-        if request.drafter == ALL_DRAFTERS:
+        if request.drafter != choice.kind:  # one of several
             return None
         raise ScenarioError("--draft-p-min: n-gram drafts have no confidence; leave it out")
     return find_early_stop(request.draft_p_min, request.acceptance, survival)
@@ -148,7 +160,8 @@ def _drafters(request: ScenarioRequest, target: Architecture) -> list[DraftChoic
     if request.drafter == ALL_DRAFTERS:
         return available_drafters(target, weights=weights, vocabulary=vocabulary)
     default = "mtp" if target.draft_head is not None else "eagle"
-    return [find_drafter(request.drafter or default, target, weights=weights, vocabulary=vocabulary)]
+    specs = drafter_specs(request.drafter) or [default]
+    return [find_drafter(spec, target, weights=weights, vocabulary=vocabulary) for spec in specs]
 
 
 def _run(target: Architecture, device: Device, kv: Precision | None, choice: DraftChoice) -> Run:

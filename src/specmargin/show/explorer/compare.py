@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Literal
 
-from specmargin.catalog.drafters import available_drafters
+from specmargin.catalog.drafters import available_kinds
 from specmargin.catalog.lookup import bundled_device, device_names
 from specmargin.catalog.prices import law_book
 from specmargin.decisions.plan import Plan
@@ -66,7 +66,7 @@ def _text(query: Query, name: str) -> str:
 def alternatives(view: View, field: Alternatives) -> list[str]:
     """Values of the field that can be priced in this scenario."""
     if field == "drafter":
-        return [choice.kind for choice in available_drafters(view.scenario.architecture) if _is_real(choice.kind)]
+        return [kind for kind in available_kinds(view.scenario.architecture) if _is_real(kind)]
     fitting = [name for name in device_names() if _fits(view, name)]
     measured = [name for name in fitting if law_book(bundled_device(name)) is not None]
     return fitting if len(fitting) <= _MANY or len(measured) < 2 else measured[:MOST]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from specmargin.answers.scenarios import engine_of, scenarios_of
+from specmargin.answers.scenarios import ALL_DRAFTERS, engine_of, scenarios_of
 from specmargin.catalog.accuracy import price_errors
 from specmargin.catalog.drafters import DraftChoice
 from specmargin.catalog.engine_support import fp8_warning
@@ -121,7 +121,7 @@ def drafter_plans(request: PlanRequest) -> list[DrafterPlan]:
     """One per requested drafter, the best first."""
     if request.isl is not None and request.osl is not None:
         request = request.model_copy(update={"context": round(request.isl + request.osl / 2.0)})
-    by_drafter = [drafter_plan(choice, Pricer(scenario), request) for choice, scenario in scenarios_of(request)]
+    by_drafter = [drafter_plan(choice, pricer, request) for choice, pricer in _fitting(request)]
     return sorted(by_drafter, key=lambda entry: -entry.mean_speedup)
 
 
@@ -130,6 +130,13 @@ def check_policy(request: PlanRequest) -> None:
     engine = engine_of(request)
     if not engine.has_plugin:
         raise ScenarioError(f"--policy: there is no plug-in for {engine.title}, only for vLLM and SGLang; leave it out")
+
+
+def _fitting(request: PlanRequest) -> list[tuple[DraftChoice, Pricer]]:
+    """Every drafter that was named; of `--drafter all`, those for which there is memory beside the target."""
+    pairs = [(choice, Pricer(scenario)) for choice, scenario in scenarios_of(request)]
+    fitting = [pair for pair in pairs if pair[1].has_memory] if request.drafter == ALL_DRAFTERS else pairs
+    return fitting or pairs
 
 
 def load_of(request: PlanRequest) -> Load | None:
@@ -154,10 +161,16 @@ def drafter_plan(choice: DraftChoice, pricer: Pricer, request: PlanRequest) -> D
     batches = _batches(pricer, request, setting, settled)
     check_range("batch", batches, 1, MAX_BATCH)
     config = engine_config(choice, pricer, batches, request, setting)
+    service = _service(pricer, request, config.schedule)
+    if service is not None and service.batches != batches:  # for the batches that the service really has
+        found, config = config.schedule, engine_config(choice, pricer, service.batches, request, setting)
+        service = service if config.schedule == found else _service(pricer, request, config.schedule)
     setting = setting.with_schedule(config.schedule)
     if settled is not None:
         settled = replace(settled, speculating=settle(pricer, settled.load, setting))
         batches = _batches(pricer, request, setting, settled)
+    if service is not None:
+        batches = service.batches
     plan = make_plan(pricer, batches, setting, min_gain=request.min_gain)
     return DrafterPlan(
         request=request,
@@ -168,7 +181,7 @@ def drafter_plan(choice: DraftChoice, pricer: Pricer, request: PlanRequest) -> D
         settled=settled,
         warnings=_warnings(plan),
         ranges=_ranges(plan, request),
-        service=_service(pricer, request, config.schedule),
+        service=service,
     )
 
 
