@@ -26,7 +26,7 @@ from lab.live.pages import Load, about, loaded, recorded, without_paths
 SETTLE_SECONDS, OBSERVED_SECONDS, READINGS = 4.0, 10.0, 6
 SHORT, LONG = (32, 96), (700, 900)  # prompt tokens
 SLOW_HOST_SECONDS = "SPECMARGIN_SLOW_HOST_SECONDS"  # as lab/live/slow_host.py reads it
-TABLE = [[1, 8, 3], [9, 20, 7], [21, 32, 0]]  # first batch, last batch, depth
+TABLE = [[1, 2, 4], [3, 8, 3], [9, 20, 7], [21, 32, 0]]  # first batch, last batch, depth
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,9 +50,11 @@ SUBJECTS = (
         name="by-table",
         speculative=_depth(7, num_speculative_tokens_per_batch_size=TABLE),
         loads={
-            "healthy-8": (Load(clients=8), None),
             "healthy-1": (Load(clients=1, output_tokens=(100, 200)), None),
+            "healthy-2": (Load(clients=2, prompt_tokens=(150, 300), output_tokens=(40, 300)), None),
             "healthy-4": (Load(clients=4, prompt_tokens=(100, 250)), None),
+            "healthy-6": (Load(clients=6, prompt_tokens=(16, 48), output_tokens=(80, 200)), None),
+            "healthy-8": (Load(clients=8), None),
             "depth-7": (Load(clients=18), "depth-too-deep"),
             "disabled": (Load(clients=28, output_tokens=(60, 120)), "not-drafting"),
             "long-prompts": (Load(clients=4, prompt_tokens=LONG, output_tokens=(6, 12)), "prompts"),

@@ -21,13 +21,26 @@ from typing import Any
 
 _SETTINGS = ("/version", "/v1/models", "/server_info?config_format=json", "/props", "/slots")
 _METRICS = "/metrics"
-PHASE_SECONDS = 4.0
-_READ_BUCKETS = r"vllm:request_(prompt|generation)_tokens_bucket"  # lengths that are all the same show there
-_UNREAD = re.compile(rf"^(?!{_READ_BUCKETS})\S*(_created|_bucket)[{{ ]|^(?!vllm:|llamacpp:|sglang:|trtllm_)")
-_LOG = re.compile(
-    r"non-default args|Initializing a V1|Engine 00\d:|SpecDecoding|KV cache size|Maximum concurrency|Enforce eager"
-    r"|[Cc]udagraph|CUDA graph|draft acceptance|statistics|eval time|Preempt"
+_SECTIONS = tuple(
+    f"{name}_config" for name in ("model", "cache", "parallel", "scheduler", "compilation", "speculative", "device")
 )
+_LONGEST_SETTING = 400
+PHASE_SECONDS = 4.0
+# What any reader takes of the page (live/engine_metrics.toml), and what it may take some day of load and lengths.
+_READ = re.compile(
+    r"^(llamacpp|sglang):|^trtllm_|^vllm:(num_requests_(running|waiting)|kv_cache_usage_perc|cache_config_info"
+    r"|(generation|prompt)_tokens_(total|cached_total)|prefix_cache_|num_preemptions_total|request_success_total"
+    r"|spec_decode_|request_(prompt|generation)_tokens_|request_(queue|prefill|decode)_time_seconds_"
+    r"|(iteration_tokens_total|inter_token_latency_seconds|time_to_first_token_seconds|request_params_max_tokens"
+    r"|request_time_per_output_token_seconds)_(sum|count))"
+)
+_UNREAD = re.compile(r"^\S*_created[{ ]|^vllm:request_\w+_time_seconds_bucket|_waiting_by_reason")
+_RUNNING = re.compile(r"Engine 00\d:|SpecDecoding|draft acceptance|statistics|eval time|Preempt")
+_STARTING = (
+    r"non-default args|Initializing a V1|KV cache size|Maximum concurrency|Enforce eager|[Cc]udagraph|CUDA graph"
+)
+_LOG = re.compile(f"{_RUNNING.pattern}|{_STARTING}")
+_LAST_LOG_LINES = 24
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,7 +147,7 @@ def about(load: Load, **more: Any) -> dict[str, Any]:
 
 
 def _read_lines(text: str) -> list[str]:
-    return [line for line in text.splitlines() if not line.startswith("#") and not _UNREAD.search(line)]
+    return [line for line in text.splitlines() if _READ.search(line) and not _UNREAD.search(line)]
 
 
 def _changes(taken: list[tuple[float, list[str]]]) -> list[dict[str, Any]]:
@@ -148,12 +161,29 @@ def _changes(taken: list[tuple[float, list[str]]]) -> list[dict[str, Any]]:
 
 def _settings(url: str) -> Iterator[tuple[str, Any]]:
     for path in _SETTINGS:
-        with contextlib.suppress(urllib.error.URLError, ValueError):
-            yield path, json.loads(page(url, path))
+        with contextlib.suppress(urllib.error.URLError, ValueError, KeyError, TypeError):
+            found = json.loads(page(url, path))
+            yield path, _told(found) if "server_info" in path else found
+
+
+def _told(info: Any) -> Any:
+    """Of vLLM's settings, those that readers take: numbers and words of these sections, and the name of the GPU."""
+    config = info["vllm_config"]
+    sections = {name: _plain(config[name]) for name in _SECTIONS if isinstance(config.get(name), dict)}
+    gpus = (info.get("system_env") or {}).get("nvidia_gpu_models")
+    return {"vllm_config": sections, "system_env": {"nvidia_gpu_models": gpus}}
+
+
+def _plain(section: dict[str, Any]) -> dict[str, Any]:
+    plain = {name: value for name, value in section.items() if not isinstance(value, dict)}
+    return {name: value for name, value in plain.items() if len(json.dumps(value)) < _LONGEST_SETTING}
 
 
 def _log_lines(log: Path) -> list[str]:
-    return [line for line in log.read_text(errors="replace").splitlines() if _LOG.search(line)]
+    """What it said at the start, and lately of its load."""
+    lines = [line for line in log.read_text(errors="replace").splitlines() if _LOG.search(line)]
+    running = [line for line in lines if _RUNNING.search(line)]
+    return [line for line in lines if not _RUNNING.search(line)] + running[-_LAST_LOG_LINES:]
 
 
 def without_paths(recording: dict[str, Any], folder: Path, name: str = "/models") -> dict[str, Any]:

@@ -11,7 +11,7 @@ from vllm.v1.core.sched.scheduler import Scheduler
 SECONDS = "SPECMARGIN_SLOW_HOST_SECONDS"
 
 
-class SlowHost(Scheduler):
+class SlowHost(Scheduler):  # type: ignore[misc]
     def schedule(self, *arguments: Any, **options: Any) -> Any:
         time.sleep(float(os.environ[SECONDS]))
         return super().schedule(*arguments, **options)
