@@ -17,9 +17,8 @@ from specmargin.live.observation import Moment, Observation, ServerSettings
 from specmargin.show.terminal import WIDTH, show
 from specmargin.verbs.doctor.diagnosis import Status
 from specmargin.verbs.doctor.machine import Machine, parse_machine
-from specmargin.verbs.doctor.readings import answer_of, joined
+from specmargin.verbs.doctor.readings import answer_of
 from specmargin.verbs.doctor.request_schema import DoctorRequest
-from specmargin.verbs.doctor.served import gpu_names
 from tests.command_line import ended, payload
 from tests.servers import EAGER, NO_DRAFT_GRAPHS, PIECEWISE, Server
 
@@ -210,14 +209,8 @@ def test_an_idle_server() -> None:
 
 
 def test_names_of_gpus() -> None:
-    assert gpu_names("NVIDIA H100 80GB HBM3")[-1] == "h100"
     of = Observation(engine="vllm", source="x", settings=ServerSettings(gpu="NVIDIA H200", model="Qwen/Qwen3-8B"))
     assert answer_of(DoctorRequest(url="http://x"), of).to_dict()["gpu"] == "h200"
-
-
-def test_settings_of_a_log_fill_what_the_server_does_not_say() -> None:
-    found = joined(ServerSettings(depth=3), ServerSettings(depth=5, eager=True, schedule=((1, 8, 2),)))
-    assert (found.depth, found.eager, found.schedule) == (3, True, ((1, 8, 2),))
 
 
 def test_what_nvidia_smi_prints() -> None:

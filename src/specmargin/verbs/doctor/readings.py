@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 
 from specmargin.answers.verb import Progress
@@ -38,7 +38,7 @@ def answers(request: DoctorRequest, progress: Progress) -> Iterator[DoctorAnswer
                 raise
             continue
         machine = read_machine(request.url)
-        yield answer_of(request, replace(of, settings=joined(of.settings, settings)), machine)
+        yield answer_of(request, replace(of, settings=of.settings.filled_from(settings)), machine)
         if not request.watch:
             return
 
@@ -51,8 +51,7 @@ def answer_of(request: DoctorRequest, of: Observation, machine: Machine | None =
 
 
 def _of_log(request: DoctorRequest) -> Observation:
-    engine = request.engine if "engine" in request.model_fields_set else None
-    return observe_log(_lines(request), source=_source(request), engine=engine)
+    return observe_log(_lines(request), source=_source(request), engine=request.engine)
 
 
 def _lines(request: DoctorRequest) -> Iterable[str]:
@@ -69,14 +68,6 @@ def _source(request: DoctorRequest) -> str:
     return "standard input" if request.log in (None, _STANDARD_INPUT) else str(request.log)
 
 
-def _settings(request: DoctorRequest) -> ServerSettings | None:
+def _settings(request: DoctorRequest) -> ServerSettings:
     """What the server's log says of its settings, where both are given."""
-    return None if request.log is None else log_settings(_lines(request))
-
-
-def joined(first: ServerSettings, second: ServerSettings | None) -> ServerSettings:
-    """The first where it says something, else the second."""
-    if second is None:
-        return first
-    unset = {each.name for each in fields(first) if getattr(first, each.name) in (None, (), {})}
-    return replace(first, **{name: getattr(second, name) for name in unset})
+    return ServerSettings() if request.log is None else log_settings(_lines(request))

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, replace
 
 from specmargin.answers.scenarios import scenario_of
 from specmargin.catalog.drafters import DraftChoice
 from specmargin.catalog.engine_times import SECOND_DRAFT_LAUNCHES, names_release
-from specmargin.catalog.lookup import find_device, find_model
+from specmargin.catalog.lookup import device_named, find_model
 from specmargin.decisions.scenario import Scenario
-from specmargin.errors import CatalogError, InputError
+from specmargin.errors import InputError
 from specmargin.live.observation import Observation, ServerSettings
 from specmargin.modes import DRAFTERS
 from specmargin.prices.launches import Graph
@@ -103,18 +102,10 @@ def _gpu(request: DoctorRequest, settings: ServerSettings) -> tuple[str, list[st
         return request.gpu, []
     if not settings.gpu:
         return "", ["the GPU is not shown: give --gpu to compare with what is expected"]
-    for name in gpu_names(settings.gpu):
-        try:
-            return find_device(name).name, []
-        except CatalogError:
-            continue
-    return "", [f"the GPU {settings.gpu!r} is not bundled: give --gpu with a file of it"]
-
-
-def gpu_names(driver_name: str) -> list[str]:
-    """`NVIDIA H100 80GB HBM3` -> h100-80gb-hbm3, h100-80gb, h100: the driver's name, then fewer words of it."""
-    words = [word for word in re.split(r"[\s_-]+", driver_name.lower()) if word not in ("nvidia", "geforce", "amd")]
-    return ["-".join(words[:count]) for count in range(len(words), 0, -1)]
+    name = device_named(settings.gpu)
+    if name is None:
+        return "", [f"the GPU {settings.gpu!r} is not bundled: give --gpu with a file of it"]
+    return name, []
 
 
 def _drafter(request: DoctorRequest, settings: ServerSettings, model: str) -> tuple[str | None, list[str]]:
