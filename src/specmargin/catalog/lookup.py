@@ -182,6 +182,8 @@ def _bundled_name(spec: str) -> str | None:
 
 
 def _unknown_device(spec: str) -> str:
+    if "," in spec or re.match(r"[0-9]+\s*[x×]", spec):
+        return f"unknown GPU {spec!r}: name one GPU here, and how many with --gpus; `plan` takes several"
     return (
         f"unknown GPU {spec!r}{nearest_names(spec, (*device_names(), *_device_aliases()))}; "
         "`specmargin gpus` lists the bundled ones; a TOML file describes any other (`specmargin gpus --template`)"

@@ -71,8 +71,16 @@ class PlanOutputs(ChartOutputs):
 @verb(PlanRequest, outputs=PlanOutputs, waiting="planning; a load is simulated, which first compiles the simulator")
 def plan(request: PlanRequest, outputs: PlanOutputs | None = None) -> PlanAnswer:
     from specmargin.verbs.plan.drafter_plan import compare, drafter_plans
+    from specmargin.verbs.plan.machines import machines
     from specmargin.verbs.plan.price_table import check_price_table
 
+    requests = machines(request)
+    if len(requests) > 1:
+        from specmargin.verbs.plan.several import check_outputs, plan_machines
+
+        check_outputs(outputs)
+        return plan_machines(request, requests)
+    request = requests[0]
     if outputs is not None and outputs.sps_table is not None:
         check_price_table(request)
     ranked = tuple(drafter_plans(request))
