@@ -31,6 +31,7 @@ class ServerSettings:
     kv_tokens: int | None = None  # room of the KV cache
     temperature: float | None = None  # the default of the server
     plug_in: bool | None = None  # whether Specmargin's plug-in runs in it
+    other: dict[str, str] = field(default_factory=dict)  # what else it says, in the engine's words
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,13 +52,15 @@ class Observation:
 
     engine: str  # a name of `ENGINES` in modes.py
     source: str  # address, file, or "standard input"
+    replicas: int = 1  # of data parallelism: load is summed over them, steps are of one
     settings: ServerSettings = field(default_factory=ServerSettings)
     seconds: float | None = None  # between the readings, or covered by the log
 
     # load
     running: float | None = None  # sequences, mean
     waiting: float | None = None
-    steps_per_second: float | None = None
+    steps_per_second: float | None = None  # of one replica, idle time included
+    sequences_per_step: float | None = None  # that decode, of one replica
     generated_tokens_per_second: float | None = None
     prompt_tokens_per_second: float | None = None  # computed: without what the prefix cache had
     prompt_tokens_per_request: float | None = None
@@ -82,5 +85,6 @@ class Observation:
     accept_length: float | None = None  # tokens per round, with the bonus token
     survival: tuple[float, ...] = ()  # share of rounds in which position 1, 2, … was accepted
 
+    estimated: tuple[str, ...] = ()  # fields of this that are worked out from others, not counted by the server
     moments: tuple[Moment, ...] = ()
     not_shown: tuple[str, ...] = ()  # what this engine's metrics or log cannot show, in words
