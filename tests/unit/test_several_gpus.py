@@ -10,7 +10,7 @@ import pytest
 
 import specmargin
 from specmargin.errors import InputError
-from specmargin.verbs.plan.several import SeveralAnswer
+from specmargin.verbs.plan import SeveralAnswer
 from tests.command_line import payload, run
 
 MODEL = ("qwen3.6-35b-a3b", "--prices", "laws", "--depth", "4")
@@ -40,13 +40,13 @@ def test_a_row_is_what_the_plan_of_that_gpu_says() -> None:
 
 def test_layouts_have_their_own_number_of_gpus_and_parallelism() -> None:
     answer = several(gpu="2xh100, 4×h200:ep,b200", gpus=8, parallel="dp-ep", batch=16)
-    assert [(row.machine, row.gpus, row.parallel) for row in answer.machine_rows] == [
+    assert [(row.machine, row.gpus, row.parallel) for row in answer.machines.rows] == [
         ("2 × h100 dp-ep", 2, "dp-ep"),
         ("4 × h200 ep", 4, "ep"),
         ("8 × b200 dp-ep", 8, "dp-ep"),
     ]
-    per_gpu = answer.machine_rows[1].tokens_per_second_per_gpu
-    assert per_gpu == pytest.approx(answer.machines[1].ranked[0].plan.rows[0].goodput_tokens_per_second / 4)
+    per_gpu = answer.machines.rows[1].tokens_per_second_per_gpu
+    assert per_gpu == pytest.approx(answer.machines.planned[1].ranked[0].plan.rows[0].goodput_tokens_per_second / 4)
 
 
 def test_a_layout_alone_is_a_plan_of_it() -> None:
@@ -59,7 +59,7 @@ def test_a_gpu_that_cannot_hold_the_model_is_a_row_that_says_so() -> None:
     text = run("plan", *MODEL, "--gpu", "l40s,h200").out
     assert "The model cannot be served by l40s." in " ".join(text.split())
     assert "l40s: qwen3.6-35b-a3b does not fit: weights need" in " ".join(text.split())
-    rows = {row.gpu: row for row in several(gpu="l40s,h200").machine_rows}
+    rows = {row.gpu: row for row in several(gpu="l40s,h200").machines.rows}
     assert not rows["l40s"].fits
     assert rows["l40s"].speedup is None
     assert rows["h200"].speedup is not None
@@ -71,9 +71,9 @@ def test_where_no_gpu_can_hold_it_that_is_the_error() -> None:
 
 
 def test_without_a_batch_machines_are_compared_at_one_that_all_can_run() -> None:
-    assert several().batches == (16,)  # 31 sequences fit on the H100
-    assert several(gpu="h200,b200").batches == (32,)
-    assert {row.batch for row in several(batch="1,64").machine_rows} == {1, 64}
+    assert several().machines.batches == (16,)  # 31 sequences fit on the H100
+    assert several(gpu="h200,b200").machines.batches == (32,)
+    assert {row.batch for row in several(batch="1,64").machines.rows} == {1, 64}
 
 
 def test_the_cheapest_machine_counts_plain_decoding_too() -> None:

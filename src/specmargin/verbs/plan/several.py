@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any
 
 from specmargin.answers.blocks import GAP, Block, Table, bold, dim, left, right
-from specmargin.answers.outputs_schema import Outputs
 from specmargin.catalog.lookup import find_device
 from specmargin.decisions.advice import Advice
+from specmargin.decisions.scenario import Scenario
 from specmargin.errors import InputError, ScenarioError
-from specmargin.files import is_table
-from specmargin.verbs.plan import PlanAnswer, PlanOutputs
 from specmargin.verbs.plan.drafter_plan import DEFAULT_BATCHES, DrafterPlan, drafter_plans, row_and_range
 from specmargin.verbs.plan.machines import machine_name
 from specmargin.verbs.plan.request_schema import PlanRequest
@@ -90,7 +88,61 @@ class Machine:
         return [MachineRow(**named, **_decoded(best, batch)) for batch in batches]
 
 
-def plan_machines(request: PlanRequest, requests: Sequence[PlanRequest]) -> SeveralAnswer:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machines:
+    """All machines of a request, and the batches at which they are compared."""
+
+    planned: tuple[Machine, ...]
+    batches: tuple[int, ...]
+
+    @property
+    def serving(self) -> list[Machine]:
+        return [each for each in self.planned if each.ranked]
+
+    @property
+    def rows(self) -> list[MachineRow]:
+        return [row for each in self.planned for row in each.rows(self.batches)]
+
+    @property
+    def preferred(self) -> Machine:
+        """The cheapest where every price is known, else the fastest per GPU."""
+        name = _best(self.rows).machine
+        return next(each for each in self.planned if each.name == name)
+
+    @property
+    def verdict(self) -> str:
+        return " ".join(_sentences(self.rows))
+
+    def values(self) -> dict[str, Any]:
+        scenario = self.preferred.ranked[0].plan.scenario
+        return {
+            "model": scenario.architecture.name,
+            "context": scenario.context,
+            "verdict": self.verdict,
+            "rows": [asdict(row) for row in self.rows],
+            "plans": [{"machine": each.name} | plan_values(each.ranked) for each in self.serving],
+        }
+
+    def blocks(self, *, explain: bool) -> Iterator[Block]:
+        yield bold(self.verdict)
+        yield GAP
+        yield from _table(self.rows, self.preferred.ranked[0].plan.scenario)
+        if not explain:
+            yield dim("flags and details: name one GPU, or add --explain for the plan of each")
+            return
+        for machine in self.serving:
+            yield GAP
+            yield bold(f"{machine.name}:")
+            yield from plan_blocks(machine.ranked, None, explain=False)
+
+    def chart(self) -> Chart:
+        from specmargin.show.figures.overlay import overlay_figure
+
+        sides = [(each.name, each.ranked[0].plan) for each in self.serving]
+        return overlay_figure("overlay-speedup", sides, batch=self.batches[0]).chart()
+
+
+def plan_machines(request: PlanRequest, requests: Sequence[PlanRequest]) -> Machines:
     """The plan of every machine; where none can serve the model, the first one's reason is the error."""
     if request.compare is not None:
         raise ScenarioError("--compare is for one GPU: name one with --gpu")
@@ -98,10 +150,7 @@ def plan_machines(request: PlanRequest, requests: Sequence[PlanRequest]) -> Seve
     refusals = [each.refusal for each in planned if each.refusal is not None]
     if len(refusals) == len(planned):
         raise refusals[0]
-    batches = _batches(request, planned)
-    preferred = _best([row for each in planned for row in each.rows(batches)]).machine
-    best = next(each for each in planned if each.name == preferred)
-    return SeveralAnswer(request=request, ranked=best.ranked, compared=None, machines=planned, batches=batches)
+    return Machines(planned=planned, batches=_batches(request, planned))
 
 
 def _planned(request: PlanRequest) -> Machine:
@@ -180,74 +229,6 @@ def _costs(price: float | None, speed: float, no_spec_speed: float) -> dict[str,
     }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class SeveralAnswer(PlanAnswer):
-    """`rows`, `flags` and `best` are of the machine that the verdict prefers; the table has all of them."""
-
-    machines: tuple[Machine, ...]
-    batches: tuple[int, ...]
-
-    schema: ClassVar[str] = "specmargin.plans/1"
-
-    @property
-    def machine_rows(self) -> list[MachineRow]:
-        return [row for machine in self.machines for row in machine.rows(self.batches)]
-
-    @property
-    def verdict(self) -> str:
-        return " ".join(_sentences(self.machine_rows))
-
-    def table(self) -> list[dict[str, Any]]:
-        return [asdict(row) for row in self.machine_rows]
-
-    def values(self) -> dict[str, Any]:
-        return {
-            "model": self.scenario.architecture.name,
-            "context": self.scenario.context,
-            "verdict": self.verdict,
-            "rows": self.table(),
-            "plans": [{"machine": each.name} | plan_values(each.ranked) for each in self.machines if each.ranked],
-        }
-
-    def resolved(self) -> dict[str, Any]:
-        return {"batch": list(self.batches), "context": self.scenario.context}
-
-    def _shown(self, *, explain: bool) -> Iterator[Block]:
-        yield bold(self.verdict)
-        yield GAP
-        yield from _table(self.machine_rows, self.scenario.architecture.name, self.scenario.context)
-        if not explain:
-            yield dim("flags and details: name one GPU, or add --explain for the plan of each")
-            return
-        for machine in self.machines:
-            if machine.ranked:
-                yield GAP
-                yield bold(f"{machine.name}:")
-                yield from plan_blocks(machine.ranked, None, explain=False)
-
-    def chart(self) -> Chart:
-        from specmargin.show.figures.overlay import overlay_figure
-
-        sides = [(each.name, each.ranked[0].plan) for each in self.machines if each.ranked]
-        return overlay_figure("overlay-speedup", sides, batch=self.batches[0]).chart()
-
-    def _with_output(self, outputs: PlanOutputs) -> Self:
-        check_outputs(outputs)
-        return PlanAnswer._with_output(self, outputs)
-
-
-def check_outputs(outputs: Outputs | None) -> None:
-    """Files of an engine are of one machine."""
-    if not isinstance(outputs, PlanOutputs):
-        return
-    if outputs.policy is not None or outputs.sps_table is not None:
-        raise ScenarioError("--policy and --sps-table write the file of one machine: name one GPU")
-    if outputs.output is not None and not is_table(outputs.output):
-        raise ScenarioError(
-            f"{outputs.output}: several GPUs make a table, FILE.csv or FILE.parquet; name one GPU for flags"
-        )
-
-
 # --- in words ---
 
 
@@ -303,11 +284,13 @@ def _depth(row: MachineRow) -> str:
 # --- as a table ---
 
 
-def _table(rows: Sequence[MachineRow], model: str, context: float) -> Iterator[Block]:
+def _table(rows: Sequence[MachineRow], scenario: Scenario) -> Iterator[Block]:
     priced = any(row.cost_per_million_tokens is not None for row in rows)
     drafters = list(dict.fromkeys(row.drafter for row in rows if row.drafter))
     several = len(drafters) > 1
-    yield bold(f"{model}{'' if several else f' with {drafters[0]}'}, context {context:,.0f}; tok/s per GPU")
+    model = scenario.architecture.name
+    shown = model if several else f"{model} with {drafters[0]}"
+    yield bold(f"{shown}, context {scenario.context:,.0f}; tok/s per GPU")
     yield Table(
         columns=[
             *left("gpu", *(["drafter"] if several else [])),
