@@ -25,7 +25,11 @@ from specmargin.routing.profile import UNIFORM
 from specmargin.sources import SourceKind
 
 PRICES, ACCEPTANCE, ROUTING = "prices", "acceptance", "routing"
-_MEASURE_PRICES = "specmargin measure vllm"
+
+
+def measure_prices(engine: str) -> str:
+    """How to know the prices of an engine better: steps are measured in vLLM alone."""
+    return "specmargin measure vllm" if engine == "vllm" else "the benchmark of --explain"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +38,7 @@ class InputRange:
 
     name: str
     origin: str  # in a word or two
-    phrase: str  # in a sentence: "acceptance, borrowed from other models"
+    phrase: str  # in a sentence: "acceptance (borrowed)"
     low: float
     high: float
     narrow: str  # how to know it better; "" if it is as good as it gets
@@ -68,12 +72,15 @@ class SpeedupRange:
         return max((entry for entry in self.inputs if entry.narrow), key=lambda entry: entry.width, default=None)
 
 
-def speedup_ranges(plan: Plan, errors: PriceErrors, *, own_acceptance: bool) -> tuple[SpeedupRange, ...]:
+def speedup_ranges(
+    plan: Plan, errors: PriceErrors, *, own_acceptance: bool, measure: str = measure_prices("vllm")
+) -> tuple[SpeedupRange, ...]:
     """The range of each row of the plan. A row without drafts has none: it predicts plain decoding alone."""
     drafting = [row for row in plan.rows if row.depth > 0]
     batches, depths = [row.batch for row in drafting], [row.depth for row in drafting]
     by_batch = {}
-    for row, (prices, *routing) in zip(drafting, step_inputs(plan.pricer, errors, batches, depths), strict=True):
+    inputs = step_inputs(plan.pricer, errors, batches, depths, measure=measure)
+    for row, (prices, *routing) in zip(drafting, inputs, strict=True):
         acceptance = acceptance_range(plan.scenario.survival, row.depth, own=own_acceptance)
         by_batch[row.batch] = SpeedupRange.around(row.speedup, (prices, acceptance, *routing))
     return tuple(
@@ -83,14 +90,19 @@ def speedup_ranges(plan: Plan, errors: PriceErrors, *, own_acceptance: bool) -> 
 
 
 def step_inputs(
-    pricer: Pricer, errors: PriceErrors, batches: Sequence[int], depths: Sequence[int]
+    pricer: Pricer,
+    errors: PriceErrors,
+    batches: Sequence[int],
+    depths: Sequence[int],
+    *,
+    measure: str = measure_prices("vllm"),
 ) -> list[tuple[InputRange, ...]]:
     """At each of these points, with drafts: prices, and the routing of a model that has experts."""
     if not batches:
         return []
     scenario, moved = pricer.scenario, routing_shifts(pricer, batches, depths)
     unknowns = price_unknowns(pricer, batches, depths)
-    prices = [prices_range(scenario, errors, unknowns, point) for point in range(len(batches))]
+    prices = [prices_range(scenario, errors, unknowns, point, measure=measure) for point in range(len(batches))]
     if not scenario.architecture.is_moe:
         return [(each,) for each in prices]
     shifts: Sequence[float | None] = [None] * len(batches) if moved is None else moved
@@ -121,20 +133,25 @@ _PRICE_ORIGINS = {
 }
 _COMPONENT_ORIGINS = {
     SourceKind.MEASURED: "measured elsewhere",
-    SourceKind.SILICON: "from public kernel tables",
-    SourceKind.PUBLISHED: "from published figures",
-    SourceKind.SCALED: "scaled from another GPU",
-    SourceKind.DATASHEET: "from the datasheet",
+    SourceKind.SILICON: "public kernel tables",
+    SourceKind.PUBLISHED: "published figures",
+    SourceKind.SCALED: "scaled",
+    SourceKind.DATASHEET: "datasheet",
     SourceKind.ASSUMED: "assumed",
 }
 
 
 def prices_range(
-    scenario: Scenario, errors: PriceErrors, unknowns: Sequence[PriceUnknown] = (), point: int = 0
+    scenario: Scenario,
+    errors: PriceErrors,
+    unknowns: Sequence[PriceUnknown] = (),
+    point: int = 0,
+    *,
+    measure: str = measure_prices("vllm"),
 ) -> InputRange:
     """The error of prices of this kind, and what is uncertain about single components at one `point` of them.
 
-    Where a component is more uncertain than prices of this kind are, it is named.
+    Where a component is more uncertain than prices of this kind are, it is named. `measure`: how to know them better.
     """
     origin = _PRICE_ORIGINS.get(scenario.prices.name, "yours")
     general = InputRange(
@@ -143,9 +160,9 @@ def prices_range(
         phrase=f"prices ({origin})",
         low=math.exp(min(errors.low, 0.0)),
         high=math.exp(max(errors.high, 0.0)),
-        narrow="" if origin == "yours" else _MEASURE_PRICES,
+        narrow="" if origin == "yours" else measure,
     )
-    parts = [_component_range(unknown, point) for unknown in unknowns]
+    parts = [_component_range(unknown, point, measure) for unknown in unknowns]
     parts = sorted((part for part in parts if part.width > 0.0), key=lambda part: -part.width)
     if not parts:
         return general
@@ -154,23 +171,19 @@ def prices_range(
     return replace(named, name=PRICES, origin=origin, low=both.low, high=both.high, parts=tuple(parts))
 
 
-def _component_range(unknown: PriceUnknown, point: int) -> InputRange:
+def _component_range(unknown: PriceUnknown, point: int, measure: str) -> InputRange:
     origin = _COMPONENT_ORIGINS[unknown.source.kind]
     return InputRange(
         name=str(unknown.component),
         origin=origin,
-        phrase=f"the time of {_named(unknown.component)}, {origin}",
+        phrase=f"{_NAMES.get(unknown.component, str(unknown.component))} ({origin})",
         low=math.exp(float(unknown.low.flat[point])),
         high=math.exp(float(unknown.high.flat[point])),
-        narrow=_MEASURE_PRICES,
+        narrow=measure,
     )
 
 
-_PLACES = {Component.ENGINE: "the engine itself", Component.LAUNCHES: "kernel launches on this host"}
-
-
-def _named(component: Component) -> str:
-    return _PLACES.get(component, f"{component} on this GPU")
+_NAMES = {Component.ENGINE: "the engine's own time", Component.LAUNCHES: "kernel launches"}
 
 
 def acceptance_range(survival: Survival, depth: int, *, own: bool) -> InputRange:
@@ -181,10 +194,10 @@ def acceptance_range(survival: Survival, depth: int, *, own: bool) -> InputRange
     if own:
         origin, phrase, narrow = "yours", "acceptance", ""
     elif survival.source.kind is SourceKind.ASSUMED:
-        origin, phrase = "borrowed", "acceptance, borrowed from other models"
+        origin, phrase = "borrowed", "acceptance (borrowed)"
         narrow = "specmargin profile acceptance"
     else:
-        origin, phrase = "benchmark", "acceptance, measured on a benchmark"
+        origin, phrase = "benchmark", "acceptance (benchmark)"
         narrow = "specmargin profile acceptance"
     return InputRange(name=ACCEPTANCE, origin=origin, phrase=phrase, low=low, high=high, narrow=narrow)
 
@@ -200,7 +213,7 @@ def routing_range(scenario: Scenario, factor: float | None) -> InputRange:
     return InputRange(
         name=ROUTING,
         origin="borrowed",
-        phrase="routing, borrowed from another model",
+        phrase="routing (borrowed)",
         low=math.exp(-factor),
         high=math.exp(factor),
         narrow="specmargin profile routing",
