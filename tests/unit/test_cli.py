@@ -68,8 +68,9 @@ def test_plan_from_a_request_rate_and_as_money() -> None:
     load = result["load"]
     assert load["speculating"]["batch"] <= load["no_spec"]["batch"]
     assert load["speculating"]["meets_target"] is True
-    depths = {row["batch"]: row["depth"] for row in result["rows"]}
-    assert load["speculating"]["depth"] == depths[load["speculating"]["batch"]]  # the flags', not another best depth
+    batch = load["speculating"]["batch"]
+    scheduled = next(depth for first, last, depth in result["schedule"] if first <= batch <= last)
+    assert load["speculating"]["depth"] == scheduled  # the flags', not another best depth
     row = result["rows"][0]
     assert row["cost_per_million_tokens"] == pytest.approx(3 * row["gpu_hours_per_million_tokens"])
     assert row["currency"] == "USD"

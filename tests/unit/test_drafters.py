@@ -212,7 +212,8 @@ def test_a_recurrent_model_holds_a_state_for_every_draft_token() -> None:
 
 def test_kinds_and_defaults() -> None:
     assert [choice.kind for choice in available_drafters(QWEN)] == ["mtp", "eagle", "dflash", "ngram"]
-    assert [choice.kind for choice in available_drafters(bundled_model("qwen3-8b"))] == ["eagle", "dflash", "ngram"]
+    dense = [choice.kind for choice in available_drafters(bundled_model("qwen3-8b"))]
+    assert dense == ["eagle", "dflash", "ngram", "model"]
     assert find_drafter("eagle3", QWEN).kind == "eagle"
 
 

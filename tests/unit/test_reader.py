@@ -153,9 +153,9 @@ def test_unknown_quantization_is_refused(section: dict[str, Any], complaint: str
 # --- refusals ---
 
 
-def test_unknown_family_is_refused_by_name() -> None:
-    with pytest.raises(UnknownFamilyError, match="the family 'mamba_3' is not known"):
-        _read({**LLAMA, "model_type": "mamba_3"})
+def test_unknown_family_with_unknown_fields_is_refused_by_name() -> None:
+    with pytest.raises(UnknownFamilyError, match=r"the family 'mamba_3' is not known .* understood: state_groups"):
+        _read({**LLAMA, "model_type": "mamba_3", "state_groups": 8})
 
 
 @pytest.mark.parametrize("family", sorted(REFUSED))

@@ -140,9 +140,10 @@ def listing(names: Iterable[str]) -> str:
     return f"{', '.join(first)} or {last}" if first else last
 
 
+DRAFTER_HELP = f"Drafter: {listing(kind.name + kind.detail for kind in DRAFTERS.values())}."
 DrafterField = Annotated[
     str | None,
-    Field(description=f"Drafter: {listing(kind.name + kind.detail for kind in DRAFTERS.values())}."),
+    Field(description=DRAFTER_HELP),
     DRAFTS.as_("KIND", "mtp where the model has a head, else eagle").completed(lambda: [*DRAFTERS, "all"]),
 ]
 ContextField = Annotated[
@@ -254,10 +255,10 @@ class ScenarioRequest(Request):
     ] = None
     context: ContextField = 1024
     engine: Annotated[
-        str,
+        str | None,
         Field(description=f"Engine whose kernels and overhead are priced: {', '.join(ENGINES)}."),
-        PRICES.as_("NAME").completed(lambda: list(ENGINES)),
-    ] = "vllm"
+        PRICES.as_("NAME", "the first of these that runs on the GPU").completed(lambda: list(ENGINES)),
+    ] = None
     prices: Annotated[
         str | None,
         Field(

@@ -71,6 +71,12 @@ class Config:
             raise self._wrong(key, "be true or false")
         return value
 
+    def number(self, key: str) -> float:
+        value = self._given(key, None)
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < _MAX_DIMENSION:
+            raise self._wrong(key, "be a positive number")
+        return float(value)
+
     def text(self, key: str, default: str | None = None) -> str:
         value = self._given(key, default)
         if not isinstance(value, str):

@@ -14,6 +14,7 @@ from specmargin.architecture.families import (
     deepseek,
     deepseek_v4,
     dense,
+    general,
     kimi_linear,
     mixture,
     nemotron,
@@ -24,7 +25,7 @@ from specmargin.architecture.families.builder import FamilyReader, Reading
 from specmargin.architecture.precision import BF16, Precision, precision_of_dtype
 from specmargin.architecture.quantization import QuantizationScheme, all_weights, read_scheme, unquantized
 from specmargin.architecture.types import Architecture
-from specmargin.errors import ArchitectureError, UnknownFamilyError, nearest_names
+from specmargin.errors import ArchitectureError, UnknownFamilyError
 from specmargin.files import STANDARD_INPUT, origin, read_json
 from specmargin.sources import Source, published
 
@@ -52,6 +53,7 @@ FAMILIES: dict[str, FamilyReader] = {
     "minimax_m3": mixture.minimax_m3,
     "mistral": dense.mistral,
     "mixtral": mixture.mixtral,
+    "nemotron-nas": dense.nemotron_nas,
     "nemotron_h": nemotron.nemotron_h,
     "qwen2": dense.qwen2,
     "qwen3": dense.qwen3,
@@ -82,8 +84,8 @@ _FAMILY_OF = {
 
 # Families that are refused, and why: a refusal is better than a wrong price.
 REFUSED = {
-    "nemotron-nas": "its layers are pruned one by one (block_configs), which is not modelled yet",
-    "step3p7": "its sliding layers have shapes that this form of the configuration does not state; step3p5 is read",
+    "step3p7": "this form of it does not state the heads of its sliding layers (attention_other_setting); "
+    "step-3.7-flash is bundled, and the text_config of the model itself (step3p5) is read",
     "deepseek_v2": "its configuration mixes two generations of MLA; DeepSeek V3 and later are read",
 }
 
@@ -193,11 +195,7 @@ def _reader(family: str, origin: str) -> FamilyReader:
         raise UnknownFamilyError(f"{origin}: the family {family!r} is not read: {REFUSED[family]}")
     if family == "None":
         raise ArchitectureError(f"{origin}: the key 'model_type' is missing, so the family is unknown")
-    hint = nearest_names(family, (*FAMILIES, *_FAMILY_OF))
-    raise UnknownFamilyError(
-        f"{origin}: the family {family!r} is not known to Specmargin{hint}; a reader for it goes into "
-        "specmargin/architecture/families"
-    )
+    return general.general
 
 
 def _scheme(

@@ -310,6 +310,7 @@ class Architecture:
     max_context: int | None = None
     draft_head: DraftHead | None = None  # the MTP head, in the checkpoint or published beside it
     vector_parameters: int = 0
+    assumptions: tuple[str, ...] = ()  # of the general reader, about a family without one of its own
     source: Source
 
     @property

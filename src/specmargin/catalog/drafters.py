@@ -17,6 +17,7 @@ from specmargin.architecture.types import Architecture, DraftHead
 from specmargin.catalog.bundled import bundled_text, read_bundled
 from specmargin.catalog.heads import dflash_head, dspark_head, eagle_head, stored
 from specmargin.catalog.lookup import find_model, hub_id, model_names
+from specmargin.catalog.tokenizers import draft_models
 from specmargin.errors import CatalogError, ScenarioError, nearest_names, needs_extra
 from specmargin.files import split_detail
 from specmargin.modes import DRAFTERS
@@ -99,17 +100,20 @@ def _head_choice(kind: str, model: str, head: DraftHead) -> DraftChoice:
     return DraftChoice(kind=kind, model=model or head.checkpoint, drafter=drafter)
 
 
+def available_kinds(target: Architecture) -> list[str]:
+    """The kinds that are ranked, without `mtp` for a model that has no MTP head."""
+    kinds = [kind.name for kind in DRAFTERS.values() if kind.ranked]
+    return [kind for kind in kinds if kind != "mtp" or target.draft_head is not None]
+
+
 def available_drafters(
     target: Architecture, *, weights: Precision | None = None, vocabulary: int | None = None
 ) -> list[DraftChoice]:
-    """The kinds that `--drafter all` ranks, without `mtp` for a model that has no MTP head."""
-    kinds = [kind.name for kind in DRAFTERS.values() if kind.ranked]
-    named = [_named_drafter(kind, target) for kind in kinds if kind != "mtp" or target.draft_head is not None]
+    """What `--drafter all` ranks: the kinds that this model can have, and small bundled models of its tokenizer."""
+    specs = [*available_kinds(target), *(f"model:{name}" for name in draft_models(target))]
     return [
-        choice
-        if choice.drafter.runs is None
-        else find_drafter(choice.kind, target, weights=weights, vocabulary=vocabulary)
-        for choice in named
+        choice if choice.drafter.runs is None else find_drafter(spec, target, weights=weights, vocabulary=vocabulary)
+        for spec, choice in ((spec, _named_drafter(spec, target)) for spec in specs)
     ]
 
 

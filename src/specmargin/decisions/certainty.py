@@ -25,11 +25,9 @@ from specmargin.routing.profile import UNIFORM
 from specmargin.sources import SourceKind
 
 PRICES, ACCEPTANCE, ROUTING = "prices", "acceptance", "routing"
-
-
-def measure_prices(engine: str) -> str:
-    """How to know the prices of an engine better: steps are measured in vLLM alone."""
-    return "specmargin measure vllm" if engine == "vllm" else "the benchmark of --explain"
+#: By engine: what measures prices of one's own. The kernels of llama.cpp are not measured: its server is.
+_BENCHMARK = "the benchmark of --explain"
+_MEASURES = {"vllm": "specmargin measure vllm", "sglang": "specmargin measure gpu", "trtllm": "specmargin measure gpu"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,15 +70,12 @@ class SpeedupRange:
         return max((entry for entry in self.inputs if entry.narrow), key=lambda entry: entry.width, default=None)
 
 
-def speedup_ranges(
-    plan: Plan, errors: PriceErrors, *, own_acceptance: bool, measure: str = measure_prices("vllm")
-) -> tuple[SpeedupRange, ...]:
+def speedup_ranges(plan: Plan, errors: PriceErrors, *, own_acceptance: bool) -> tuple[SpeedupRange, ...]:
     """The range of each row of the plan. A row without drafts has none: it predicts plain decoding alone."""
     drafting = [row for row in plan.rows if row.depth > 0]
     batches, depths = [row.batch for row in drafting], [row.depth for row in drafting]
     by_batch = {}
-    inputs = step_inputs(plan.pricer, errors, batches, depths, measure=measure)
-    for row, (prices, *routing) in zip(drafting, inputs, strict=True):
+    for row, (prices, *routing) in zip(drafting, step_inputs(plan.pricer, errors, batches, depths), strict=True):
         acceptance = acceptance_range(plan.scenario.survival, row.depth, own=own_acceptance)
         by_batch[row.batch] = SpeedupRange.around(row.speedup, (prices, acceptance, *routing))
     return tuple(
@@ -90,19 +85,14 @@ def speedup_ranges(
 
 
 def step_inputs(
-    pricer: Pricer,
-    errors: PriceErrors,
-    batches: Sequence[int],
-    depths: Sequence[int],
-    *,
-    measure: str = measure_prices("vllm"),
+    pricer: Pricer, errors: PriceErrors, batches: Sequence[int], depths: Sequence[int]
 ) -> list[tuple[InputRange, ...]]:
     """At each of these points, with drafts: prices, and the routing of a model that has experts."""
     if not batches:
         return []
     scenario, moved = pricer.scenario, routing_shifts(pricer, batches, depths)
     unknowns = price_unknowns(pricer, batches, depths)
-    prices = [prices_range(scenario, errors, unknowns, point, measure=measure) for point in range(len(batches))]
+    prices = [prices_range(scenario, errors, unknowns, point) for point in range(len(batches))]
     if not scenario.architecture.is_moe:
         return [(each,) for each in prices]
     shifts: Sequence[float | None] = [None] * len(batches) if moved is None else moved
@@ -142,16 +132,11 @@ _COMPONENT_ORIGINS = {
 
 
 def prices_range(
-    scenario: Scenario,
-    errors: PriceErrors,
-    unknowns: Sequence[PriceUnknown] = (),
-    point: int = 0,
-    *,
-    measure: str = measure_prices("vllm"),
+    scenario: Scenario, errors: PriceErrors, unknowns: Sequence[PriceUnknown] = (), point: int = 0
 ) -> InputRange:
     """The error of prices of this kind, and what is uncertain about single components at one `point` of them.
 
-    Where a component is more uncertain than prices of this kind are, it is named. `measure`: how to know them better.
+    Where a component is more uncertain than prices of this kind are, it is named.
     """
     origin = _PRICE_ORIGINS.get(scenario.prices.name, "yours")
     general = InputRange(
@@ -160,9 +145,11 @@ def prices_range(
         phrase=f"prices ({origin})",
         low=math.exp(min(errors.low, 0.0)),
         high=math.exp(max(errors.high, 0.0)),
-        narrow="" if origin == "yours" else measure,
+        narrow="" if origin == "yours" else _MEASURES.get(scenario.engine, _BENCHMARK),
     )
-    parts = [_component_range(unknown, point, measure) for unknown in unknowns]
+    parts = [
+        _component_range(unknown, point, narrow=_MEASURES.get(scenario.engine, _BENCHMARK)) for unknown in unknowns
+    ]
     parts = sorted((part for part in parts if part.width > 0.0), key=lambda part: -part.width)
     if not parts:
         return general
@@ -171,7 +158,7 @@ def prices_range(
     return replace(named, name=PRICES, origin=origin, low=both.low, high=both.high, parts=tuple(parts))
 
 
-def _component_range(unknown: PriceUnknown, point: int, measure: str) -> InputRange:
+def _component_range(unknown: PriceUnknown, point: int, *, narrow: str) -> InputRange:
     origin = _COMPONENT_ORIGINS[unknown.source.kind]
     return InputRange(
         name=str(unknown.component),
@@ -179,7 +166,7 @@ def _component_range(unknown: PriceUnknown, point: int, measure: str) -> InputRa
         phrase=f"{_NAMES.get(unknown.component, str(unknown.component))} ({origin})",
         low=math.exp(float(unknown.low.flat[point])),
         high=math.exp(float(unknown.high.flat[point])),
-        narrow=measure,
+        narrow=narrow,
     )
 
 

@@ -15,6 +15,7 @@ from specmargin.decisions.early_stop import stopped
 from specmargin.decisions.grid import Grid
 from specmargin.decisions.memo import Memo, Point, Row
 from specmargin.decisions.scenario import Scenario
+from specmargin.errors import ParallelismError
 from specmargin.prices import memory
 from specmargin.prices.drafters import drafter_sequence_bytes, drafter_weight_bytes, round_seconds
 from specmargin.prices.model import StepPrice, fixed_line, ledger
@@ -96,6 +97,14 @@ class Pricer:
     def check_memory(self) -> None:
         """Refuse a model whose weights do not fit."""
         _ = self.memory
+
+    @property
+    def has_memory(self) -> bool:
+        """Whether the weights of target and drafter fit."""
+        try:
+            return self.memory.free_bytes > 0
+        except ParallelismError:
+            return False
 
     def sequence_bytes(self, depth: int | None, context: float | None = None) -> float:
         """KV and states of one sequence on one GPU, with space for `depth` draft tokens and with the drafter's KV.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from specmargin.architecture.types import Architecture
 from specmargin.decisions.pricer import Pricer
 from specmargin.prices.kernels.advice import slow_kernels
 from specmargin.prices.kernels.model import SiliconPrices
@@ -15,7 +16,18 @@ _LARGE_SHARE = 0.1  # of the step's seconds
 
 
 def price_warnings(pricer: Pricer, *, batch: int, depth: int) -> tuple[str, ...]:
-    """Kernels that run far below the device's bandwidth, and large components without a measurement."""
+    """What was assumed of an unknown family, kernels that run far below the device's bandwidth, and large components
+    without a measurement."""
+    return (*_model_warnings(pricer.scenario.architecture), *_kernel_warnings(pricer, batch=batch, depth=depth))
+
+
+def _model_warnings(architecture: Architecture) -> tuple[str, ...]:
+    if not architecture.assumptions:
+        return ()
+    return (f"family {architecture.family!r} is unknown, read by its fields: {'; '.join(architecture.assumptions)}",)
+
+
+def _kernel_warnings(pricer: Pricer, *, batch: int, depth: int) -> tuple[str, ...]:
     prices = pricer.scenario.prices
     while isinstance(prices, (RdnaPrices, EngineAttention)):
         prices = prices.inner

@@ -7,10 +7,12 @@ gauges of its last steps alone.
 from __future__ import annotations
 
 import math
+import time
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from importlib import resources
+from typing import TypeVar
 
 import numpy as np
 from prometheus_client.samples import Sample
@@ -22,25 +24,26 @@ from specmargin.live.readings import parse_metrics
 from specmargin.live.server import Server, UnreachableError
 from specmargin.sources import assumed
 
+Key = TypeVar("Key")
+
 _SAME_REQUESTS = ("tp_rank", "pp_rank", "moe_ep_rank")  # labels of ranks that share their requests
+_SUMMED = ("running", "waiting")  # gauges of which replicas have each their own
+_ABOVE_ZERO = ("accept_length", "depth")  # zero: nothing drafted yet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricNames:
-    """An engine's names of what is read here; "" where it has none."""
+    """An engine's names of what is read here, by the names that `EngineReading` has for it."""
 
     title: str
     prefix: str
-    running: str
-    waiting: str
-    generated: str  # counter of output tokens
-    accept_length: str = ""  # gauge, with the bonus token
-    depth: str = ""  # gauge
-    drafts: str = ""  # counter of rounds
-    drafted: str = ""  # counter of draft tokens by position
-    accepted: str = ""  # counter of accepted tokens by position
-    position: str = ""  # its label, from 0
-    hint: str = ""  # how to get what is missing
+    hint: str  # how to get what is missing
+    position: str = ""  # label of counters by position, from 0
+    info: str = ""  # a gauge whose labels are settings
+    gauges: Mapping[str, list[str]] = field(default_factory=dict)
+    counters: Mapping[str, list[str]] = field(default_factory=dict)
+    by_position: Mapping[str, list[str]] = field(default_factory=dict)
+    histograms: Mapping[str, list[str]] = field(default_factory=dict)
 
 
 _FILE = resources.files("specmargin.live").joinpath("engine_metrics.toml")
@@ -49,19 +52,46 @@ ENGINES = {name: MetricNames(**names) for name, names in tomllib.loads(_FILE.rea
 
 @dataclass(slots=True, kw_only=True)
 class EngineReading:
-    """One reading of a server, summed over its ranks; gauges of acceptance are means over ranks that report some."""
+    """One reading of a server. Requests and counters are sums over its replicas; other gauges are means over them."""
 
     engine: str
     url: str
     at_seconds: float
-    running: float = 0.0
-    waiting: float = 0.0
-    generated: float | None = None
-    drafts: float | None = None
-    accept_length: float | None = None
-    depth: float | None = None
+    gauges: dict[str, float] = field(default_factory=dict)
+    counters: dict[str, float] = field(default_factory=dict)  # of a histogram: NAME_sum and NAME_count
+    info: dict[str, str] = field(default_factory=dict)
+    replicas: int = 1
     drafted_by_position: dict[int, float] = field(default_factory=dict)
     accepted_by_position: dict[int, float] = field(default_factory=dict)
+
+    def since(self, before: EngineReading) -> EngineReading | None:
+        """With what was counted since the reading before; None after a restart, whose counters begin at zero."""
+        counters = _difference(self.counters, before.counters)
+        drafted = _difference(self.drafted_by_position, before.drafted_by_position)
+        accepted = _difference(self.accepted_by_position, before.accepted_by_position)
+        if min((*counters.values(), *drafted.values(), *accepted.values()), default=0.0) < 0.0:
+            return None
+        return replace(self, counters=counters, drafted_by_position=drafted, accepted_by_position=accepted)
+
+    @property
+    def running(self) -> float:
+        return self.gauges.get("running", 0.0)
+
+    @property
+    def waiting(self) -> float:
+        return self.gauges.get("waiting", 0.0)
+
+    @property
+    def drafts(self) -> float | None:
+        return self.counters.get("drafts")
+
+    @property
+    def accept_length(self) -> float | None:
+        return self.gauges.get("accept_length")
+
+    @property
+    def depth(self) -> float | None:
+        return self.gauges.get("depth")
 
     @property
     def names(self) -> MetricNames:
@@ -87,6 +117,10 @@ class EngineReading:
         return self.accept_length if self.accept_length else None
 
 
+def _difference(now: Mapping[Key, float], before: Mapping[Key, float]) -> dict[Key, float]:
+    return {key: value - before.get(key, 0.0) for key, value in now.items()}
+
+
 def read_engine(server: Server, *, only: Iterable[str] = ENGINES) -> EngineReading:
     """The engine behind the address, by its own metrics; TensorRT-LLM has them on another page."""
     fault: EngineError | None = None
@@ -94,7 +128,7 @@ def read_engine(server: Server, *, only: Iterable[str] = ENGINES) -> EngineReadi
     for url in dict.fromkeys((server.url, f"{base}/prometheus/metrics")):
         page = replace(server, url=url)
         try:
-            reading = engine_reading(page.text(), page.clock(), url, only=only)
+            reading = engine_reading(page.text(), time.monotonic(), url, only=only)
         except UnreachableError:
             raise
         except EngineError as error:
@@ -108,7 +142,7 @@ def read_engine(server: Server, *, only: Iterable[str] = ENGINES) -> EngineReadi
 
 def engine_reading(text: str, at_seconds: float, url: str, *, only: Iterable[str] = ENGINES) -> EngineReading | None:
     """None where there are no metrics of such an engine."""
-    samples = [sample for sample in parse_metrics(text) if not math.isnan(sample.value)]
+    samples = [sample for sample in parse_metrics(text) if math.isfinite(sample.value)]
     for engine in only:
         names = ENGINES[engine]
         own = [sample for sample in samples if sample.name.startswith(names.prefix)]
@@ -118,57 +152,70 @@ def engine_reading(text: str, at_seconds: float, url: str, *, only: Iterable[str
 
 
 def _reading(engine: str, names: MetricNames, own: list[Sample], at_seconds: float, url: str) -> EngineReading:
-    by_name: dict[str, list[Sample]] = {}
+    page: dict[str, list[Sample]] = {}
     for sample in own:
-        by_name.setdefault(sample.name.removeprefix(names.prefix), []).append(sample)
+        page.setdefault(sample.name.removeprefix(names.prefix), []).append(sample)
+    counters = {name: _sum(samples) for name, samples in _found(page, names.counters)}
+    for part in ("_sum", "_count"):
+        counters |= {name + part: _sum(samples) for name, samples in _found(page, names.histograms, part)}
+    by_position = {name: _by_position(samples, names.position) for name, samples in _found(page, names.by_position)}
     return EngineReading(
         engine=engine,
         url=url,
         at_seconds=at_seconds,
-        running=_requests(by_name, names.running),
-        waiting=_requests(by_name, names.waiting),
-        generated=_sum(by_name, names.generated),
-        drafts=_sum(by_name, names.drafts),
-        accept_length=_mean(by_name, names.accept_length),
-        depth=_mean(by_name, names.depth),
-        drafted_by_position=_by_position(by_name, names.drafted, names.position),
-        accepted_by_position=_by_position(by_name, names.accepted, names.position),
+        gauges={name: value for name, samples in _found(page, names.gauges) if (value := _gauge(name, samples)) >= 0.0},
+        counters=counters,
+        info=dict(page[names.info][0].labels) if names.info in page else {},
+        replicas=max((len(_by_replica(samples)) for name, samples in _found(page, names.gauges)), default=1),
+        drafted_by_position=by_position.get("drafted", {}),
+        accepted_by_position=by_position.get("accepted", {}),
     )
 
 
-def _sum(by_name: Mapping[str, list[Sample]], name: str) -> float | None:
-    samples = by_name.get(name)
-    return None if samples is None else sum(sample.value for sample in samples)
+def _found(
+    page: Mapping[str, list[Sample]], names: Mapping[str, list[str]], part: str = ""
+) -> Iterator[tuple[str, list[Sample]]]:
+    for ours, theirs in names.items():
+        if (name := next((name for name in theirs if name + part in page), None)) is not None:
+            yield ours, page[name + part]
 
 
-def _requests(by_name: Mapping[str, list[Sample]], name: str) -> float:
-    """Over replicas; ranks of one replica, where they report at all, report the same requests."""
+def _gauge(name: str, samples: Iterable[Sample]) -> float:
+    """Below zero: none of its replicas has a value yet."""
+    if name in _SUMMED:
+        return _sum(samples)
+    values = [value for value in _by_replica(samples).values() if value > 0.0 or name not in _ABOVE_ZERO]
+    return sum(values) / len(values) if values else -1.0
+
+
+def _sum(samples: Iterable[Sample]) -> float:
+    return sum(_by_replica(samples).values())
+
+
+def _by_replica(samples: Iterable[Sample]) -> dict[frozenset[tuple[str, str]], float]:
+    """Ranks of one replica, where they report at all, report the same requests."""
     by_replica: dict[frozenset[tuple[str, str]], float] = {}
-    for sample in by_name.get(name, []):
+    for sample in samples:
         replica = frozenset(item for item in sample.labels.items() if item[0] not in _SAME_REQUESTS)
         by_replica[replica] = max(by_replica.get(replica, 0.0), sample.value)
-    return sum(by_replica.values())
+    return by_replica
 
 
-def _mean(by_name: Mapping[str, list[Sample]], name: str) -> float | None:
-    values = [sample.value for sample in by_name.get(name, []) if sample.value > 0.0]
-    return sum(values) / len(values) if values else None
-
-
-def _by_position(by_name: Mapping[str, list[Sample]], name: str, label: str) -> dict[int, float]:
+def _by_position(samples: Iterable[Sample], label: str) -> dict[int, float]:
     counted: dict[int, float] = {}
-    for sample in by_name.get(name, []):
+    for sample in samples:
         position = sample.labels.get(label, "")
-        if position.isascii() and position.isdigit():
+        if position.isascii() and position.isdigit() and len(position) < 5:
             counted[int(position)] = counted.get(int(position), 0.0) + sample.value
     return counted
 
 
 def tokens_per_second(reading: EngineReading, before: EngineReading | None) -> float | None:
     """Since the reading before; None after a restart, whose counter begins at zero."""
-    if before is None or reading.generated is None or before.generated is None:
+    if before is None or "generated" not in reading.counters or "generated" not in before.counters:
         return None
-    seconds, tokens = reading.at_seconds - before.at_seconds, reading.generated - before.generated
+    seconds = reading.at_seconds - before.at_seconds
+    tokens = reading.counters["generated"] - before.counters["generated"]
     return tokens / seconds if seconds > 0.0 and tokens >= 0.0 else None
 
 

@@ -17,6 +17,7 @@ from specmargin.errors import ScenarioError
 from specmargin.policies.policy import ScheduledDepth
 from specmargin.simulator.engine import EngineSettings
 from specmargin.simulator.policies import PolicyChoice
+from specmargin.simulator.results import Result
 from specmargin.simulator.rounds import drawn_rounds
 from specmargin.simulator.run import simulate
 from specmargin.simulator.serving import Serving
@@ -49,6 +50,11 @@ class ServiceLoad:
         if (self.users is None) == (self.requests_per_second is None):
             raise ScenarioError("a load is a number of concurrent users or a request rate")
 
+    @property
+    def offered_tokens_per_second(self) -> float | None:
+        """Output tokens that arrive; None: of users, who send as much as is served."""
+        return None if self.requests_per_second is None else self.requests_per_second * self.output_tokens
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Service:
@@ -58,6 +64,11 @@ class Service:
     gpus: int
     plain: Steady
     speculating: Steady
+
+    @property
+    def batches(self) -> list[int]:
+        """Sequences that decode at the same time, with the setting and without speculation."""
+        return sorted({max(round(side.sequences), 1) for side in (self.plain, self.speculating)})
 
     @property
     def speedup(self) -> float:
@@ -109,7 +120,10 @@ class Service:
 def service(pricer: Pricer, load: ServiceLoad, schedule: Schedule, *, seed: int = 0) -> Service:
     """Simulate the load twice. `schedule` is what the engine drafts."""
     serving = _serving(pricer, load, depth=max(schedule.max_depth, 1), seed=seed)
-    judged = steady_state if load.requests is None else whole_run
+
+    def judged(result: Result) -> Steady:
+        return steady_state(result, load.offered_tokens_per_second) if load.requests is None else whole_run(result)
+
     plain = speculating = judged(simulate(serving))
     if schedule.max_depth > 0:
         speculating = judged(simulate(serving, choice=_choice(schedule, serving.engine.max_num_seqs)))

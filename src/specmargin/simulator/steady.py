@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from specmargin.errors import ScenarioError
 from specmargin.simulator.results import Result
-from specmargin.step import IntArray
+from specmargin.step import FloatArray, IntArray
 
 _RAMP = 0.25  # share of the requests before the window
 
@@ -26,10 +26,12 @@ class Steady:
     preemptions_per_request: float
 
 
-def steady_state(result: Result) -> Steady:
+def steady_state(result: Result, offered_tokens_per_second: float | None = None) -> Steady:
     """The window begins after a quarter of the requests; in a closed loop it ends when the last ones begin.
 
-    Users of a closed loop move in waves, which whole generations of requests average over.
+    Users of a closed loop move in waves, which whole generations of requests average over. At a request rate, the
+    arrivals and lengths that were drawn differ from it by chance: what is delivered is `offered_tokens_per_second`,
+    or less by as much as requests end further apart than they arrive.
     """
     _check_fit(result)
     requests, count, users = result.requests, result.requests.size, result.serving.workload.users
@@ -37,8 +39,17 @@ def steady_state(result: Result) -> Steady:
     first = max(int(_RAMP * count) // generation, 1) * generation
     last = max((count - 1) // generation * generation, first + 1)
     window = np.argsort(requests["arrival_seconds"], kind="stable")[first:last]
-    moments = np.sort(requests["arrival_seconds" if users else "finish_seconds"])
-    return _over(result, window, moments[last] - moments[first])
+    arrived, finished = (_span(requests[name], first, last) for name in ("arrival_seconds", "finish_seconds"))
+    steady = _over(result, window, arrived if users else finished)
+    if offered_tokens_per_second is None:
+        return steady
+    return replace(steady, tokens_per_second=offered_tokens_per_second * min(arrived / finished, 1.0))
+
+
+def _span(moments: FloatArray, first: int, last: int) -> float:
+    """Seconds between the first and the last of a window."""
+    ordered = np.sort(moments)
+    return float(ordered[last] - ordered[first])
 
 
 def whole_run(result: Result) -> Steady:

@@ -24,7 +24,7 @@ def latent(reading: Reading, *, selects: bool = False) -> Architecture:
     """`selects`: an indexer chooses the tokens that a query reads (DSA)."""
     config = reading.config
     layers = config.layer_count()
-    kinds = [*config.kinds("mlp_layer_types", layers, ("dense", "sparse"), _mlp_kinds(config, layers)), "sparse"]
+    kinds = [*config.kinds("mlp_layer_types", layers, ("dense", "sparse"), mlp_kinds(config, layers)), "sparse"]
     indexers = [*config.kinds("indexer_types", layers, ("full", "shared"), ["full"] * layers), "full"]
 
     def layer(make: LayerBuilder, index: int) -> Layer:
@@ -40,7 +40,7 @@ def latent(reading: Reading, *, selects: bool = False) -> Architecture:
     return decoder(reading, layer, draft_layers=mtp_layers(config))
 
 
-def _mlp_kinds(config: Config, layers: int) -> list[str]:
+def mlp_kinds(config: Config, layers: int) -> list[str]:
     """The first layers are dense; after them every `moe_layer_freq`-th layer routes."""
     if config.has("mlp_layer_types"):
         return []

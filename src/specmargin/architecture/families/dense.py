@@ -1,6 +1,9 @@
-"""Dense decoders with grouped-query attention: Llama, Qwen2, Qwen3, Mistral, MiMo, GLM-OCR, Cohere2 (Command A)."""
+"""Dense decoders with grouped-query attention: Llama, Qwen2, Qwen3, Mistral, MiMo, GLM-OCR, Cohere2 (Command A),
+Llama-Nemotron."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 from specmargin.architecture.config import Config
 from specmargin.architecture.families.builder import (
@@ -11,7 +14,7 @@ from specmargin.architecture.families.builder import (
     mtp_layers,
     plain_attention,
 )
-from specmargin.architecture.types import Architecture, Layer
+from specmargin.architecture.types import Architecture, Layer, Matrix
 from specmargin.errors import ArchitectureError
 
 
@@ -76,6 +79,40 @@ def cohere2(reading: Reading) -> Architecture:
         return make.layer(mixer, make.gated_mlp("mlp", config.positive("intermediate_size")), norms=1)
 
     return decoder(reading, layer, tied_default=True)
+
+
+def nemotron_nas(reading: Reading) -> Architecture:
+    """Llama-Nemotron Super and Ultra: Llama layers pruned one by one, some without attention or without an MLP
+    (vLLM 0.33, model_executor/models/nemotron_nas.py)."""
+    config = reading.config
+    blocks = config.per_layer("block_configs", config.layer_count())
+    heads, hidden = config.positive("num_attention_heads"), reading.hidden
+
+    def section(index: int, name: str) -> Config:
+        part = Config(origin=f"{config.origin}: block_configs[{index}]", values=blocks[index]).section(name)
+        if part.boolean("replace_with_linear", False):
+            raise ArchitectureError(f"{part.origin}: a part that is replaced by a linear layer is not read")
+        return part
+
+    def layer(make: LayerBuilder, index: int) -> Layer:
+        attends, multiplies = section(index, "attention"), section(index, "ffn")
+        mlp: tuple[Matrix, ...] = ()
+        if not multiplies.boolean("no_op", False):
+            mlp = make.gated_mlp("mlp", _multiple(int(2 * multiplies.number("ffn_mult") * hidden / 3), 256))
+        if attends.boolean("no_op", False):
+            return Layer(attention=None, dense=mlp, vector_parameters=hidden if mlp else 0)
+        kv_heads = heads // attends.positive("n_heads_in_group")
+        attention = replace(
+            plain_attention(config), kv_heads=kv_heads, window=attends.optional_integer("window_length")
+        )
+        return make.layer(make.grouped(attention), mlp, norms=2 if mlp else 1)
+
+    return decoder(reading, layer)
+
+
+def _multiple(number: int, of: int) -> int:
+    """The next multiple, upwards."""
+    return -(-number // of) * of
 
 
 def _refuse_window(config: Config) -> None:

@@ -21,20 +21,20 @@ _LETTERS = {"M": "mamba", "*": "attention", "E": "moe", "-": "mlp"}
 
 def nemotron_h(reading: Reading) -> Architecture:
     config = reading.config
-    kinds = _pattern(config, "layers_block_type", "hybrid_override_pattern")
+    kinds = block_pattern(config, "layers_block_type", "hybrid_override_pattern")
     if not kinds:
         raise ArchitectureError(f"{config.origin}: needs 'layers_block_type' or 'hybrid_override_pattern'")
-    mtp = _pattern(config, "mtp_layers_block_type", "mtp_hybrid_override_pattern") if mtp_layers(config) else []
+    mtp = block_pattern(config, "mtp_layers_block_type", "mtp_hybrid_override_pattern") if mtp_layers(config) else []
     return decoder(
         reading,
-        lambda make, index: _layer(make, config, [*kinds, *mtp][index]),
+        lambda make, index: block_layer(make, config, [*kinds, *mtp][index]),
         layers=len(kinds),
         draft_layers=len(mtp),
         draft_module=MTP_MODULE,
     )
 
 
-def _pattern(config: Config, list_key: str, text_key: str) -> list[str]:
+def block_pattern(config: Config, list_key: str, text_key: str) -> list[str]:
     if config.has(list_key):
         return list(config.values[list_key])
     letters = config.text(text_key, "")
@@ -44,7 +44,7 @@ def _pattern(config: Config, list_key: str, text_key: str) -> list[str]:
     return [_LETTERS[letter] for letter in letters]
 
 
-def _layer(make: LayerBuilder, config: Config, kind: str) -> Layer:
+def block_layer(make: LayerBuilder, config: Config, kind: str) -> Layer:
     match kind:
         case "mamba":
             return _mamba(make, config)

@@ -37,7 +37,7 @@ def _hybrid(reading: Reading, *, draft_layers: int) -> Architecture:
 
     def layer(make: LayerBuilder, index: int) -> Layer:
         linear = index < layers and kinds[index] == "linear_attention"
-        mixer = _delta_net(make, config) if linear else _full_attention(make, config)
+        mixer = delta_net(make, config) if linear else gated_attention(make, config)
         if config.has("num_experts"):
             return make.layer(mixer, _experts(make, config))
         return make.layer(mixer, make.gated_mlp("mlp", config.positive("intermediate_size")))
@@ -60,7 +60,7 @@ def qwen4_exp(reading: Reading) -> Architecture:
 
     def layer(make: LayerBuilder, index: int) -> Layer:
         linear = index < layers and kinds[index] == "linear_attention"
-        mixer = _delta_net(make, config) if linear else _selected_attention(make, config)
+        mixer = delta_net(make, config) if linear else _selected_attention(make, config)
         before = _residual_mix(make, config, "attn_hyper_connection")
         if index < layers and index + 1 in with_table:
             before += (make.whole("ple.kv_proj", wide + make.hidden, inputs=config.positive("ple_embed_dim")),)
@@ -97,18 +97,18 @@ def _selected_attention(make: LayerBuilder, config: Config) -> Mixer:
         top_blocks=config.positive("indexer_budget") // block,
         key_tokens=block,
     )
-    mixer = _full_attention(make, config)
+    mixer = gated_attention(make, config)
     attention = replace(plain_attention(config), selection=selection)
     index = make.whole("self_attn.indexer.index_qk_proj", (heads + config.positive("indexer_kv_heads")) * dim)
     return Mixer(attention, (*mixer.projections, index), mixer.vectors + 2 * dim)
 
 
-def _full_attention(make: LayerBuilder, config: Config) -> Mixer:
+def gated_attention(make: LayerBuilder, config: Config) -> Mixer:
     attention = plain_attention(config)
     return make.grouped(attention, gated=config.boolean("attn_output_gate", True), vectors=2 * attention.key_dim)
 
 
-def _delta_net(make: LayerBuilder, config: Config) -> Mixer:
+def delta_net(make: LayerBuilder, config: Config) -> Mixer:
     key_heads, value_heads = (
         config.positive("linear_num_key_heads"),
         config.positive("linear_num_value_heads"),

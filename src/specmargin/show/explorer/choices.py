@@ -6,7 +6,8 @@ from typing import Any
 
 from specmargin.architecture.types import Architecture
 from specmargin.caches import made_once
-from specmargin.catalog.drafters import acceptance_names, available_drafters
+from specmargin.catalog.drafters import acceptance_names, available_kinds
+from specmargin.catalog.engine_support import engines_of
 from specmargin.catalog.lookup import bundled_device, bundled_model, device_names, model_names
 from specmargin.catalog.prices import KINDS as PRICES
 from specmargin.catalog.prices import law_book
@@ -75,6 +76,7 @@ def _gpu(name: str) -> dict[str, Any]:
         "title": device.title,
         "gigabytes": round(device.memory_bytes / 1e9),
         "measured": law_book(device) is not None,
+        "engines": engines_of(device),
     }
 
 
@@ -92,7 +94,7 @@ def marked_row(view: View) -> dict[str, Any]:
         "experts": architecture.pools[0].experts if architecture.pools else None,
         "survival": [round(float(value), 4) for value in scenario.survival.up_to(max(view.max_depth, 1))],
         "drafter": scenario.drafter.name,
-        "drafters": [choice.kind for choice in available_drafters(architecture)],
+        "drafters": available_kinds(architecture),
         "moe_layers": sum(group.count for group, _ in architecture.expert_groups),
         "max_context": architecture.max_context,
         "prices": scenario.prices.name,

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Literal
 
-from specmargin.catalog.drafters import available_drafters
+from specmargin.catalog.drafters import available_kinds
 from specmargin.catalog.lookup import bundled_device, device_names
 from specmargin.catalog.prices import law_book
 from specmargin.decisions.plan import Plan
@@ -50,7 +50,7 @@ def _parts(query: Query, drafter: str | None) -> dict[str, str]:
     """Every field as text, in the order in which a name lists them."""
     gpu = query.gpu if query.gpus == 1 else f"{query.gpus} × {query.gpu}"
     model = "dropped model" if query.model.startswith("upload:") else query.model
-    first = {"model": model, "gpu": gpu, "engine": query.engine, "drafter": drafter or query.drafter or ""}
+    first = {"model": model, "gpu": gpu, "engine": query.engine or "", "drafter": drafter or query.drafter or ""}
     rest = {name: _text(query, name) for name in Query.model_fields if name not in (*first, "gpus", "layer")}
     return first | rest
 
@@ -66,7 +66,7 @@ def _text(query: Query, name: str) -> str:
 def alternatives(view: View, field: Alternatives) -> list[str]:
     """Values of the field that can be priced in this scenario."""
     if field == "drafter":
-        return [choice.kind for choice in available_drafters(view.scenario.architecture) if _is_real(choice.kind)]
+        return [kind for kind in available_kinds(view.scenario.architecture) if _is_real(kind)]
     fitting = [name for name in device_names() if _fits(view, name)]
     measured = [name for name in fitting if law_book(bundled_device(name)) is not None]
     return fitting if len(fitting) <= _MANY or len(measured) < 2 else measured[:MOST]

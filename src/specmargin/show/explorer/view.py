@@ -11,7 +11,7 @@ import numpy as np
 from specmargin.answers.request_schema import ScenarioRequest
 from specmargin.answers.scenarios import early_stop_of, scenario_of
 from specmargin.caches import IdentityCache, made_once
-from specmargin.catalog.drafters import DraftChoice, available_drafters, find_acceptance
+from specmargin.catalog.drafters import DraftChoice, available_kinds, find_acceptance
 from specmargin.decisions.certainty import SpeedupRange
 from specmargin.decisions.next_token import NextToken, next_token
 from specmargin.decisions.pricer import Pricer
@@ -126,7 +126,7 @@ class View:
     @property
     def rivals(self) -> tuple[str, str] | None:
         """The autoregressive head and the block head to compare."""
-        kinds = [choice.kind for choice in available_drafters(self.scenario.architecture)]
+        kinds = available_kinds(self.scenario.architecture)
         return ("mtp" if "mtp" in kinds else "eagle", "dflash") if "dflash" in kinds else None
 
 

@@ -8,11 +8,13 @@ from typing import Annotated
 from pydantic import BeforeValidator, Field, model_validator
 
 from specmargin.answers.request_schema import (
+    DRAFTER_HELP,
     LOAD,
     MAX_CONTEXT,
     NUMBER,
     QUESTION,
     DepthField,
+    DrafterField,
     ScenarioRequest,
     listed,
     parse_numbers,
@@ -66,6 +68,9 @@ _OF_REQUESTS = {"isl", "osl", "range_ratio", "tpot_slo", "prefix_hit", "max_num_
 
 
 class PlanRequest(ScenarioRequest):
+    drafter: Annotated[
+        DrafterField, Field(description=f"{DRAFTER_HELP} Several: mtp,eagle; all ranks those that the model can have.")
+    ] = None
     batch: Annotated[
         tuple[int, ...] | None,
         BeforeValidator(partial(parse_numbers, largest=MAX_BATCH)),

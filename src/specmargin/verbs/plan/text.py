@@ -144,8 +144,8 @@ def _ranking(ranked: Sequence[DrafterPlan]) -> Iterator[Block]:
     same = all(each == batches[0] for each in batches)
     chosen = _spread(ranked[0].plan) if same else [0]
     headings = [f"batch {batches[0][i]:,}" for i in chosen] if same else ["own batch"]
+    yield bold("drafters, best first: draft and speed-up")
     yield Table(
-        title="drafters, best first: draft and speed-up",
         columns=[*left("drafter"), *right(*headings)],
         rows=[[each.plan.scenario.drafter.name, *(_gain(each.plan.rows[i]) for i in chosen)] for each in ranked],
     )
@@ -178,13 +178,13 @@ def _loaded(best: DrafterPlan) -> Iterator[Block]:
 
 def _service(service: Service, tpot_target_seconds: float | None, *, range_assumed: bool) -> Iterator[Block]:
     sides = {"no speculation": service.plain, "with these flags": service.speculating}
-    yield bold("service, including prefill and queueing (means)")
+    yield bold(_requests(service, range_assumed=range_assumed))
     yield Table(
         columns=[*left(""), *right("tok/s", "per GPU", "ms/token", "TTFT", "batch", "draft", "prefill")],
         rows=[[name, *_service_cells(steady, service.gpus)] for name, steady in sides.items()],
     )
-    yield dim("ms/token: after the first; batch: decoding sequences; prefill: share of time")
-    yield dim(_lengths(service.load.range_ratio, assumed=range_assumed))
+    yield dim("means, including prefill and queueing; ms/token: after the first token;")
+    yield dim("batch: sequences that decode at once (the rows below); prefill: share of time")
     if tpot_target_seconds is not None:
         met = (service.speculating.tpot_seconds or 0.0) <= tpot_target_seconds
         yield Line(
@@ -193,10 +193,11 @@ def _service(service: Service, tpot_target_seconds: float | None, *, range_assum
     yield GAP
 
 
-def _lengths(range_ratio: float, *, assumed: bool) -> str:
-    if range_ratio == 0.0:
-        return "lengths: all equal"
-    return f"lengths vary by ±{range_ratio:.0%}{', assumed (--range-ratio)' if assumed else ''}"
+def _requests(service: Service, *, range_assumed: bool) -> str:
+    load = service.load
+    asked = f"{load.requests_per_second:g} requests/s" if load.users is None else f"{load.users:,} concurrent requests"
+    spread = f" (±{load.range_ratio:.0%}{', assumed' if range_assumed else ''})" if load.range_ratio else ""
+    return f"{asked} of {load.prompt_tokens:,} input and {load.output_tokens:,} output tokens{spread}"
 
 
 def _service_cells(steady: Steady, gpus: int) -> list[str]:
