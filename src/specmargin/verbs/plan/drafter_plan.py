@@ -66,6 +66,14 @@ class DrafterPlan:
     refused: tuple[PlanRow, SpeedupRange] | None = None  # where nothing is drafted: the best draft, and how sure it is
 
     @property
+    def gpu_hour_price(self) -> float | None:
+        """Of this machine's GPUs."""
+        price = self.request.gpu_hour_price
+        if isinstance(price, dict):
+            raise ScenarioError("a plan of one machine has one price per GPU-hour")
+        return price
+
+    @property
     def routing_effect(self) -> RoutingEffect | None:
         """Against uniform routing; priced when asked for."""
         return routing_effect(self.plan)
