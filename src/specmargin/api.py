@@ -37,7 +37,7 @@ class ScenarioOptions(TypedDict, total=False):
     kv_cache: str | None
     routing: str | None
     context: int | str
-    engine: str
+    engine: str | None
     prices: str | None
     form: str
     engine_time: str | None

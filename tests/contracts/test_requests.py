@@ -74,7 +74,7 @@ OTHER: dict[str, dict[str, str]] = {
     "draft_weights": {"draft_weights": "fp8"},
     "draft_vocabulary": {"draft_vocabulary": "32000"},
     "acceptance": {"acceptance": "0.3"},
-    "draft_p_min": {"engine": "llamacpp", "draft_p_min": "0.9"},
+    "draft_p_min": {"engine": "llamacpp", "parallel": "tp", "draft_p_min": "0.9"},
     "routing": {"routing": "uniform"},
     "context": {"context": "128k"},
     "engine": {"engine": "sglang"},

@@ -57,6 +57,42 @@ def test_every_device_has_a_generation(name: str) -> None:
     assert re.fullmatch(r"sm_\d{2,3}|gfx[0-9a-f]{3,4}|bmg_g\d\d|apple\d{1,2}", bundled_device(name).architecture or "")
 
 
+@pytest.mark.parametrize(
+    ("given", "name"),
+    [
+        ("RTX 4090", "rtx-4090"),
+        ("nvidia h200", "h200"),
+        ("NVIDIA H100 80GB HBM3", "h100"),
+        ("NVIDIA H100 PCIe", "h100-pcie"),
+        ("NVIDIA A100-SXM4-80GB", "a100"),
+        ("Tesla V100-SXM2-32GB", "v100"),
+        ("NVIDIA RTX PRO 6000 Blackwell Workstation Edition", "rtx-pro-6000-workstation"),
+        ("NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition", "rtx-pro-6000-max-q"),
+        ("NVIDIA RTX 6000 Ada Generation", "rtx-6000-ada"),
+        ("AMD Ryzen AI Max+ 395", "strix-halo"),
+        ("Intel(R) Arc(TM) Pro B60 Graphics", "arc-pro-b60"),
+        ("Apple M4 Max", "m4-max"),
+    ],
+)
+def test_full_names_as_drivers_write_them(given: str, name: str) -> None:
+    assert find_device(given).name == name
+
+
+@pytest.mark.parametrize(
+    ("given", "hint"),
+    [
+        ("NVIDIA A100-SXM4-40GB", r"could be a100 \(80 GB\)"),  # another memory is another GPU
+        ("NVIDIA GeForce RTX 5090 Laptop GPU", "unknown GPU"),
+        ("RTX 4060", r"could be rtx-4060-ti"),
+        ("RTX PRO", r"could be rtx-pro-6000 .*, rtx-pro-6000-workstation .*, rtx-pro-6000-max-q"),
+        ("NVIDIA", "specmargin gpus"),
+    ],
+)
+def test_names_of_another_or_of_several_gpus_are_refused(given: str, hint: str) -> None:
+    with pytest.raises(CatalogError, match=hint):
+        find_device(given)
+
+
 def test_aliases() -> None:
     assert find_device("H100_SXM") == bundled_device("h100")
     assert find_device("gb10") == bundled_device("dgx-spark")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import pairwise
@@ -54,12 +54,16 @@ vllm:spec_decode_num_accepted_tokens_per_pos_total{engine="1",position="1"} 620.
 
 
 @contextmanager
-def serving(pages: dict[str, str]) -> Iterator[str]:
+def serving(pages: dict[str, str] | Callable[[str], str | None]) -> Iterator[str]:
+    """By path; None is a page that the server does not have."""
+    page = pages.get if isinstance(pages, dict) else pages
+
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            self.send_response(200 if self.path in pages else 404)
+            text = page(self.path)
+            self.send_response(404 if text is None else 200)
             self.end_headers()
-            self.wfile.write(pages.get(self.path, "").encode())
+            self.wfile.write((text or "").encode())
 
         def log_message(self, *_: object) -> None:
             pass
@@ -115,11 +119,11 @@ def test_any_counters_make_a_falling_curve(shares: list[float], rounds: int, eng
     names, lines = ENGINES[engine], []
     for position, share in enumerate(shares):
         label = f'{{{names.position}="{position}"}}'
-        lines.append(f"{names.prefix}{names.accepted}{label} {share * rounds}")
-        if names.drafted:
-            lines.append(f"{names.prefix}{names.drafted}{label} {rounds}")
-    if names.drafts:
-        lines.append(f"{names.prefix}{names.drafts} {rounds}")
+        lines.append(f"{names.prefix}{names.by_position['accepted'][0]}{label} {share * rounds}")
+        if "drafted" in names.by_position:
+            lines.append(f"{names.prefix}{names.by_position['drafted'][0]}{label} {rounds}")
+    if "drafts" in names.counters:
+        lines.append(f"{names.prefix}{names.counters['drafts'][0]} {rounds}")
     curve = acceptance_of(_read("\n".join(lines)), "mine").survival("all").by_depth
     assert curve[0] == pytest.approx(shares[0])
     assert all(deeper <= shallower for shallower, deeper in pairwise(curve))
@@ -149,7 +153,7 @@ def test_metrics_that_do_not_suffice_get_one_sentence(text: str, words: str) -> 
 def test_sglang_itself_has_these_names() -> None:
     text = source("srt/observability/metrics_collector.py").read_text(encoding="utf-8")
     names = ENGINES["sglang"]
-    wanted = (names.running, names.waiting, names.generated, names.accept_length, names.depth, names.drafts)
+    wanted = [name for kind in (names.gauges, names.counters, names.histograms) for name, *_ in kind.values()]
     assert [name for name in wanted if f'"{names.prefix}{name}"' not in text] == []
 
 

@@ -122,9 +122,11 @@ def test_tokens_per_step_are_the_engines_default(gpu: str, engine: str, tokens: 
     """vLLM 0.32, engine/arg_utils.py: by memory, 160 GiB and 70 GiB, and less on an A100."""
     load = {"concurrency": 8, "isl": 512, "osl": 64}
     asked = {"model": "llama-3.1-8b", "gpu": gpu, "engine": engine, **load}
-    of = service_load(read_request(PlanRequest, asked))
+    request = read_request(PlanRequest, asked)
+    scenario = scenario_of(request)[1]
+    of = service_load(request, scenario)
     assert of is not None and of.max_num_batched_tokens == tokens
-    given = service_load(read_request(PlanRequest, asked | {"max_num_batched_tokens": 512}))
+    given = service_load(read_request(PlanRequest, asked | {"max_num_batched_tokens": 512}), scenario)
     assert given is not None and given.max_num_batched_tokens == 512
 
 
@@ -238,6 +240,6 @@ def test_no_more_tokens_are_delivered_than_arrive(qps: float) -> None:
 def test_a_service_that_does_not_keep_up_delivers_less_than_arrives() -> None:
     request = {"model": "qwen3-30b-a3b", "gpu": "h200", "prices": "laws", "qps": 200.0, "isl": 64, "osl": 300}
     pricer = Pricer(scenario_of(read_request(PlanRequest, request))[1])
-    load = service_load(read_request(PlanRequest, request))
+    load = service_load(read_request(PlanRequest, request), pricer.scenario)
     assert load is not None
     assert service(pricer, load, Schedule.fixed(0, last=1)).plain.tokens_per_second < 0.8 * 200 * 300

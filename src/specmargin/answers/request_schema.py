@@ -255,10 +255,10 @@ class ScenarioRequest(Request):
     ] = None
     context: ContextField = 1024
     engine: Annotated[
-        str,
+        str | None,
         Field(description=f"Engine whose kernels and overhead are priced: {', '.join(ENGINES)}."),
-        PRICES.as_("NAME").completed(lambda: list(ENGINES)),
-    ] = "vllm"
+        PRICES.as_("NAME", "the first of these that runs on the GPU").completed(lambda: list(ENGINES)),
+    ] = None
     prices: Annotated[
         str | None,
         Field(

@@ -18,17 +18,20 @@ from specmargin.catalog.drafters import (
     find_early_stop,
 )
 from specmargin.catalog.engine_releases import Run
+from specmargin.catalog.engine_support import check_engine, engines_of, fp8_warning
 from specmargin.catalog.engine_times import NO_ENGINE_TIME, find_engine_time, named_release
 from specmargin.catalog.lookup import find_device, find_model
 from specmargin.catalog.prices import find_prices
 from specmargin.catalog.routing_profiles import find_routing
 from specmargin.decisions.pricer import Pricer
 from specmargin.decisions.scenario import Scenario
-from specmargin.errors import CatalogError, ScenarioError
+from specmargin.errors import CatalogError, ParallelismError, ScenarioError
 from specmargin.files import existing
 from specmargin.formats import find_engine
+from specmargin.formats.base import EngineFormat
 from specmargin.hardware.device import Device
 from specmargin.hardware.layout import Layout
+from specmargin.modes import Parallel
 from specmargin.prices.measured import MeasuredPrices
 from specmargin.prices.model import EngineTime, PriceModel
 from specmargin.sources import Source, SourceKind
@@ -51,7 +54,9 @@ def scenarios_of(request: ScenarioRequest) -> list[tuple[DraftChoice, Scenario]]
     """One scenario, or one per drafter of a list or of `--drafter all`."""
     target = find_model(request.model, weights=precision_named(request.weights) if request.weights else None)
     choices = _drafters(request, target)
-    device, engine = find_device(request.gpu), find_engine(request.engine)
+    device, engine = find_device(request.gpu), engine_of(request)
+    check_layout(request, engine)
+    fp8_warning(engine.name, engine.title, device, target)
     release = named_release(request.engine_time, engine.name)
     prices = find_prices(request.prices, device, engine.name, request.form, release=release)
     layout = Layout(gpus=request.gpus, parallel=request.parallel)
@@ -86,10 +91,29 @@ def scenarios_of(request: ScenarioRequest) -> list[tuple[DraftChoice, Scenario]]
                 draft_time=None if steps is None else steps.draft_time,
                 kv=kv,
                 memory_utilization=request.memory_utilization,
+                engine=engine.name,
             ),
         )
         for choice, survival, engine_time in zip(choices, survival_by_choice, engine_times, strict=True)
     ]
+
+
+def engine_of(request: ScenarioRequest) -> EngineFormat:
+    """The engine that was named, or the default of the GPU; an error where it does not run there."""
+    device = find_device(request.gpu)
+    engine = find_engine(request.engine or engines_of(device)[0])
+    check_engine(engine.name, engine.title, device)
+    if request.graph_limit is not None and device.vendor == "apple":
+        raise ScenarioError(f"--graph-limit: there are no CUDA graphs on {device.title}; leave it out")
+    return engine
+
+
+def check_layout(request: ScenarioRequest, engine: EngineFormat) -> None:
+    """Data-parallel attention needs several GPUs, and expert parallelism an engine that has it."""
+    if request.parallel is Parallel.DP_EP and request.gpus == 1:
+        raise ParallelismError("--parallel dp-ep: one GPU has nothing to be parallel with; add --gpus N")
+    if request.parallel is not Parallel.TP and not engine.spreads_experts:
+        raise ParallelismError(f"--parallel {request.parallel}: {engine.title} only splits a model; use --parallel tp")
 
 
 def scenario_of(request: ScenarioRequest) -> tuple[DraftChoice, Scenario]:
@@ -121,7 +145,7 @@ def early_stop_of(request: ScenarioRequest, choice: DraftChoice, survival: Survi
     """Only llama.cpp stops drafts by confidence, and look-up drafts have none."""
     if request.draft_p_min is None:
         return None
-    engine = find_engine(request.engine)
+    engine = engine_of(request)
     if not engine.stops_early:
         raise ScenarioError(f"--draft-p-min is an option of llama.cpp, not of {engine.title}: add --engine llamacpp")
     if choice.kind == "ngram":

@@ -42,6 +42,7 @@ def used_options(request: Request, scenario: Scenario | None) -> dict[str, Any]:
         "context": scenario.context,
         "weights": scenario.weight_names,
         "kv_cache": scenario.kv_precision.name,
+        "engine": scenario.engine,
         "prices": scenario.prices.name,
         "engine_time": str(engine_time.source),
         "graph_limit": engine_time.graph_limit,

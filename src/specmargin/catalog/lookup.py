@@ -170,7 +170,7 @@ def device_template(spec: str) -> str:
     """A documented device file with the figures of a bundled device."""
     from specmargin.hardware.template import template  # noqa: PLC0415 (text that only one option needs)
 
-    name = _bundled_name(spec)
+    name = _bundled_name(spec) or device_named(spec)
     if name is None:
         raise CatalogError(_unknown_device(spec))
     return template(_device_tables()[name], name)
@@ -182,21 +182,65 @@ def _bundled_name(spec: str) -> str | None:
     return name if name in _device_tables() else None
 
 
+#: Words of a GPU's full name that do not tell one model from another: vendors, brands, sockets, sizes of memory.
+_COMMON = re.compile(
+    r"nvidia|amd|apple|intel|geforce|radeon|instinct|tesla|tm|r|gpu|graphics|blackwell|generation|edition|ac|"
+    r"sxm\d*|hbm\w*|gddr\w*|\d+g[bi]b?"
+)
+_GIGABYTES = re.compile(r"(\d+)g[bi]b?\b")
+_SAME_MEMORY = 0.15  # 80 GB of a datasheet are 81,559 MiB to a driver
+
+
+def _words(text: str) -> tuple[str, ...]:
+    """Of a GPU's name: without vendors, sizes of memory and the like."""
+    return tuple(part for part in re.findall(r"[a-z0-9]+", text.lower()) if not _COMMON.fullmatch(part))
+
+
+@cache
+def _devices_by_words() -> dict[tuple[str, ...], str]:
+    texts = ((_words(text), name) for name, table in _device_tables().items() for text in _known_as(name, table))
+    found: dict[tuple[str, ...], str] = {}
+    for words, name in texts:
+        found.setdefault(words, name)
+    return found
+
+
+def _known_as(name: str, table: dict[str, Any]) -> tuple[str, ...]:
+    return (name, *table.get("aliases", ()), re.sub(r"\(.*\)", "", table["title"]))
+
+
+def device_named(text: str) -> str | None:
+    """The bundled GPU with this full name, as vendors and drivers write it: `NVIDIA H100 80GB HBM3`, `RTX 4090`."""
+    name = _devices_by_words().get(_words(text))
+    if name is None:
+        return None
+    memory = _device_tables()[name]["memory_bytes"] / 1e9
+    stated = [int(size) for size in _GIGABYTES.findall(text.lower())]
+    return name if all(abs(size / memory - 1.0) <= _SAME_MEMORY for size in stated) else None
+
+
 def _unknown_device(spec: str) -> str:
+    words = set(_words(spec))
+    could_be = dict.fromkeys(name for known, name in _devices_by_words().items() if words and words <= set(known))
+    listed = ", ".join(f"{name} ({_device_tables()[name]['memory_bytes'] / 1e9:.0f} GB)" for name in could_be)
+    hint = f"; it could be {listed}" if could_be else ""
     return (
-        f"unknown GPU {spec!r}{nearest_names(spec, (*device_names(), *_device_aliases()))}; "
+        f"unknown GPU {spec!r}{hint or nearest_names(spec, (*device_names(), *_device_aliases()))}; "
         "`specmargin gpus` lists the bundled ones; a TOML file describes any other (`specmargin gpus --template`)"
     )
 
 
 def find_device(spec: str) -> Device:
-    """A bundled name or alias, or the user's TOML file."""
+    """A bundled name or alias, a full name such as drivers give, or the user's TOML file."""
     name = _bundled_name(spec)
     if name is not None:
         return bundled_device(name)
     path = existing(spec)
     if spec.endswith(".toml") or path is not None:
         return _completed(load_device(path or Path(spec)))
+    name = device_named(spec)
+    if name is not None:
+        return bundled_device(name)
     raise CatalogError(_unknown_device(spec))
 
 

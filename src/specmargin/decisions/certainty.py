@@ -25,7 +25,8 @@ from specmargin.routing.profile import UNIFORM
 from specmargin.sources import SourceKind
 
 PRICES, ACCEPTANCE, ROUTING = "prices", "acceptance", "routing"
-_MEASURE_PRICES = "specmargin measure vllm"
+#: By engine: what measures prices of one's own. The kernels of llama.cpp are not measured.
+_MEASURES = {"vllm": "specmargin measure vllm", "sglang": "specmargin measure gpu", "trtllm": "specmargin measure gpu"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,9 +144,9 @@ def prices_range(
         phrase=f"prices ({origin})",
         low=math.exp(min(errors.low, 0.0)),
         high=math.exp(max(errors.high, 0.0)),
-        narrow="" if origin == "yours" else _MEASURE_PRICES,
+        narrow="" if origin == "yours" else _MEASURES.get(scenario.engine, ""),
     )
-    parts = [_component_range(unknown, point) for unknown in unknowns]
+    parts = [_component_range(unknown, point, narrow=_MEASURES.get(scenario.engine, "")) for unknown in unknowns]
     parts = sorted((part for part in parts if part.width > 0.0), key=lambda part: -part.width)
     if not parts:
         return general
@@ -154,7 +155,7 @@ def prices_range(
     return replace(named, name=PRICES, origin=origin, low=both.low, high=both.high, parts=tuple(parts))
 
 
-def _component_range(unknown: PriceUnknown, point: int) -> InputRange:
+def _component_range(unknown: PriceUnknown, point: int, *, narrow: str) -> InputRange:
     origin = _COMPONENT_ORIGINS[unknown.source.kind]
     return InputRange(
         name=str(unknown.component),
@@ -162,7 +163,7 @@ def _component_range(unknown: PriceUnknown, point: int) -> InputRange:
         phrase=f"the time of {_named(unknown.component)}, {origin}",
         low=math.exp(float(unknown.low.flat[point])),
         high=math.exp(float(unknown.high.flat[point])),
-        narrow=_MEASURE_PRICES,
+        narrow=narrow,
     )
 
 

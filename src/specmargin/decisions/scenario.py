@@ -36,6 +36,7 @@ class Scenario:
     memory_utilization: float = 0.9
     draft_time: DraftTime | None = None  # measured passes of this drafter, in place of priced ones
     early_stop: EarlyStop | None = None  # drafts stop at a confidence; None: they reach their depth
+    engine: str = "vllm"  # whose kernels and setting these are
     placement: Placement = Placement.CONTIGUOUS  # of experts over ranks, where the profile identifies experts
 
     def __post_init__(self) -> None:

@@ -179,6 +179,8 @@ class EngineFormat:
     with_policy: Callable[[EngineConfig, Mapping[str, object]], EngineConfig] | None = None
     releases: Releases | None = None  # None: it has no numbered releases
     stops_early: bool = False  # a draft may stop at a confidence, --draft-p-min
+    spreads_experts: bool = True  # has expert parallelism
+    has_plugin: bool = False  # Specmargin decides inside the engine, by a policy file
 
     def write(self, request: ScheduleRequest) -> EngineConfig:
         """The best schedule that the engine can run; no setting where none pays."""

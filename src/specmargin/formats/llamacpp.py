@@ -72,4 +72,5 @@ FORMAT = EngineFormat(
     check=check,
     metric="avg_pred_t/s",
     stops_early=True,
+    spreads_experts=False,
 )

@@ -150,4 +150,5 @@ FORMAT = EngineFormat(
     check=check,
     with_policy=with_policy,
     releases=RELEASES,
+    has_plugin=True,
 )

@@ -97,4 +97,5 @@ FORMAT = EngineFormat(
     check=check,
     batched_tokens=batched_tokens,
     releases=RELEASES,
+    has_plugin=True,
 )

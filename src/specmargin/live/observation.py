@@ -6,7 +6,8 @@ that it was not shown, never that it is zero.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,6 +18,7 @@ class ServerSettings:
     model: str | None = None  # a Hugging Face id, or a path on the server
     gpu: str | None = None  # as the driver names it
     gpus: int | None = None
+    speculates: bool | None = None  # configured
     method: str | None = None  # the engine's word: "eagle3", "mtp", "ngram", "draft_model", …
     depth: int | None = None  # the deepest draft
     schedule: tuple[tuple[int, int, int], ...] = ()  # first batch, last batch, depth
@@ -31,6 +33,15 @@ class ServerSettings:
     kv_tokens: int | None = None  # room of the KV cache
     temperature: float | None = None  # the default of the server
     plug_in: bool | None = None  # whether Specmargin's plug-in runs in it
+    other: dict[str, str] = field(default_factory=dict)  # what else it says, in the engine's words
+
+    def filled_from(self, others: ServerSettings) -> ServerSettings:
+        """What these lack, from others: of the same server's log, or of its pages."""
+        missing = {one.name: getattr(others, one.name) for one in fields(self) if getattr(self, one.name) in _NOT_SAID}
+        return replace(self, **missing)
+
+
+_NOT_SAID: tuple[Any, ...] = (None, (), {})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,13 +62,15 @@ class Observation:
 
     engine: str  # a name of `ENGINES` in modes.py
     source: str  # address, file, or "standard input"
+    replicas: int = 1  # of data parallelism: load is summed over them, steps are of one
     settings: ServerSettings = field(default_factory=ServerSettings)
     seconds: float | None = None  # between the readings, or covered by the log
 
     # load
     running: float | None = None  # sequences, mean
     waiting: float | None = None
-    steps_per_second: float | None = None
+    steps_per_second: float | None = None  # of one replica, idle time included
+    sequences_per_step: float | None = None  # that decode, of one replica
     generated_tokens_per_second: float | None = None
     prompt_tokens_per_second: float | None = None  # computed: without what the prefix cache had
     prompt_tokens_per_request: float | None = None
@@ -75,6 +88,8 @@ class Observation:
     equal_outputs: bool | None = None
     distinct_experts: float | None = None  # per step and layer, as the plug-in counts them
 
+    graph_share: float | None = None  # of decode steps that ran in CUDA graphs
+
     # speculation
     speculates: bool | None = None  # configured
     rounds: float | None = None  # one per sequence and step with a draft
@@ -82,5 +97,6 @@ class Observation:
     accept_length: float | None = None  # tokens per round, with the bonus token
     survival: tuple[float, ...] = ()  # share of rounds in which position 1, 2, … was accepted
 
+    estimated: tuple[str, ...] = ()  # fields of this that are worked out from others, not counted by the server
     moments: tuple[Moment, ...] = ()
     not_shown: tuple[str, ...] = ()  # what this engine's metrics or log cannot show, in words

@@ -7,6 +7,7 @@ from typing import Any
 from specmargin.architecture.types import Architecture
 from specmargin.caches import made_once
 from specmargin.catalog.drafters import acceptance_names, available_kinds
+from specmargin.catalog.engine_support import engines_of
 from specmargin.catalog.lookup import bundled_device, bundled_model, device_names, model_names
 from specmargin.catalog.prices import KINDS as PRICES
 from specmargin.catalog.prices import law_book
@@ -75,6 +76,7 @@ def _gpu(name: str) -> dict[str, Any]:
         "title": device.title,
         "gigabytes": round(device.memory_bytes / 1e9),
         "measured": law_book(device) is not None,
+        "engines": engines_of(device),
     }
 
 

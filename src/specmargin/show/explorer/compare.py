@@ -50,7 +50,7 @@ def _parts(query: Query, drafter: str | None) -> dict[str, str]:
     """Every field as text, in the order in which a name lists them."""
     gpu = query.gpu if query.gpus == 1 else f"{query.gpus} × {query.gpu}"
     model = "dropped model" if query.model.startswith("upload:") else query.model
-    first = {"model": model, "gpu": gpu, "engine": query.engine, "drafter": drafter or query.drafter or ""}
+    first = {"model": model, "gpu": gpu, "engine": query.engine or "", "drafter": drafter or query.drafter or ""}
     rest = {name: _text(query, name) for name in Query.model_fields if name not in (*first, "gpus", "layer")}
     return first | rest
 

@@ -147,7 +147,7 @@ class ScenarioQuery(ScenarioRequest):
         "h200"
     )
     gpus: Annotated[int, Field(ge=1, le=1024)] = 1
-    engine: Annotated[Text, Field(json_schema_extra={"enum": list(ENGINES)})] = "vllm"
+    engine: Annotated[Text | None, Field(json_schema_extra=_nullable(enum=list(ENGINES)))] = None
     prices: Annotated[
         Text | None,
         Field(

@@ -184,8 +184,7 @@ def _static(folder: Path, selection: Selection, models: Sequence[str]) -> None:
 
 def fields_script(selection: Selection, models: Sequence[str]) -> str:
     """The fields of the page's address and their defaults; a model's own page has it as its default."""
-    first = {"gpu": selection.gpus[0], "engine": selection.engines[0]}
-    defaults = {**first, "gpus": "1", "depth": str(DEPTH), "batch": "16", "context": "1024"}
+    defaults = {"gpu": selection.gpus[0], "gpus": "1", "depth": str(DEPTH), "batch": "16", "context": "1024"}
     return (
         'import { folderModel, keepFolders } from "./address.js";\n'
         f"const MODELS = {json.dumps(list(models))};\n"

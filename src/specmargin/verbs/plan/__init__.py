@@ -70,11 +70,13 @@ class PlanOutputs(ChartOutputs):
 
 @verb(PlanRequest, outputs=PlanOutputs, waiting="planning; a load is simulated, which first compiles the simulator")
 def plan(request: PlanRequest, outputs: PlanOutputs | None = None) -> PlanAnswer:
-    from specmargin.verbs.plan.drafter_plan import compare, drafter_plans
+    from specmargin.verbs.plan.drafter_plan import check_policy, compare, drafter_plans
     from specmargin.verbs.plan.price_table import check_price_table
 
     if outputs is not None and outputs.sps_table is not None:
         check_price_table(request)
+    if outputs is not None and outputs.policy is not None:
+        check_policy(request)
     ranked = tuple(drafter_plans(request))
     compared = None if request.compare is None else compare(ranked[0], request, request.compare)
     return PlanAnswer(request=request, ranked=ranked, compared=compared)
@@ -109,7 +111,7 @@ class PlanAnswer(Answer[PlanRequest]):
 
     def flags(self, engine: str | None = None) -> str:
         """The setting to paste: of the engine that was priced, or of another one, which is then priced itself."""
-        if engine is None or engine == self.request.engine:
+        if engine is None or engine == self.best.engine.name:
             return self.best.config.text
         options = self.request.model_dump(exclude_unset=True) | {"engine": engine, "engine_version": None}
         return plan(read_request(PlanRequest, options)).best.config.text

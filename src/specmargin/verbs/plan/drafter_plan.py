@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from specmargin.answers.scenarios import ALL_DRAFTERS, scenarios_of
+from specmargin.answers.scenarios import ALL_DRAFTERS, engine_of, scenarios_of
 from specmargin.catalog.accuracy import price_errors
 from specmargin.catalog.drafters import DraftChoice
-from specmargin.catalog.lookup import find_device
+from specmargin.catalog.engine_support import fp8_warning
 from specmargin.decisions.advice import Advice, Judgement, judge
 from specmargin.decisions.certainty import SpeedupRange, speedup_ranges
 from specmargin.decisions.compare import Comparison
@@ -22,6 +22,7 @@ from specmargin.decisions.plan import HORIZON, Plan, check_range, make_plan
 from specmargin.decisions.pricer import Pricer
 from specmargin.decisions.routing_effect import RoutingEffect, routing_effect
 from specmargin.decisions.rows import PlanRow
+from specmargin.decisions.scenario import Scenario
 from specmargin.decisions.schedule import Schedule
 from specmargin.decisions.setting import Setting
 from specmargin.decisions.unverified import Unverified, unverified
@@ -69,7 +70,7 @@ class DrafterPlan:
 
     @property
     def engine(self) -> EngineFormat:
-        return find_engine(self.request.engine)
+        return find_engine(self.plan.scenario.engine)
 
     @property
     def headline(self) -> tuple[PlanRow, SpeedupRange]:
@@ -124,6 +125,13 @@ def drafter_plans(request: PlanRequest) -> list[DrafterPlan]:
     return sorted(by_drafter, key=lambda entry: -entry.mean_speedup)
 
 
+def check_policy(request: PlanRequest) -> None:
+    """Before anything is priced: only the plug-ins read a policy."""
+    engine = engine_of(request)
+    if not engine.has_plugin:
+        raise ScenarioError(f"--policy: there is no plug-in for {engine.title}, only for vLLM and SGLang; leave it out")
+
+
 def _fitting(request: PlanRequest) -> list[tuple[DraftChoice, Pricer]]:
     """Every drafter that was named; of `--drafter all`, those for which there is memory beside the target."""
     pairs = [(choice, Pricer(scenario)) for choice, scenario in scenarios_of(request)]
@@ -171,10 +179,18 @@ def drafter_plan(choice: DraftChoice, pricer: Pricer, request: PlanRequest) -> D
         config=config,
         by_context={tokens: plan.rows_at_context(float(tokens)) for tokens in request.contexts},
         settled=settled,
-        warnings=price_warnings(pricer, batch=plan.rows[0].batch, depth=plan.rows[0].depth),
+        warnings=_warnings(plan),
         ranges=_ranges(plan, request),
         service=service,
     )
+
+
+def _warnings(plan: Plan) -> tuple[str, ...]:
+    scenario, row = plan.scenario, plan.rows[0]
+    engine = find_engine(scenario.engine)
+    fp8 = fp8_warning(engine.name, engine.title, scenario.device, scenario.architecture)
+    prices = price_warnings(plan.pricer, batch=row.batch, depth=row.depth)
+    return prices if fp8 is None else (fp8, *prices)
 
 
 def _ranges(plan: Plan, request: PlanRequest) -> tuple[SpeedupRange, ...]:
@@ -192,7 +208,7 @@ def row_and_range(of: DrafterPlan, batch: int) -> tuple[PlanRow, SpeedupRange]:
 
 
 def _service(pricer: Pricer, request: PlanRequest, schedule: Schedule) -> Service | None:
-    load = service_load(request)
+    load = service_load(request, pricer.scenario)
     if load is None:
         return None
     from specmargin.simulator.service import service
@@ -200,7 +216,7 @@ def _service(pricer: Pricer, request: PlanRequest, schedule: Schedule) -> Servic
     return service(pricer, load, schedule)
 
 
-def service_load(request: PlanRequest) -> ServiceLoad | None:
+def service_load(request: PlanRequest, scenario: Scenario) -> ServiceLoad | None:
     """None: the request names batch sizes instead."""
     if request.isl is None or request.osl is None or (request.concurrency is None and request.qps is None):
         return None
@@ -217,7 +233,7 @@ def service_load(request: PlanRequest) -> ServiceLoad | None:
         range_ratio=request.range_ratio,
         prefix_hit=request.prefix_hit,
         max_num_batched_tokens=request.max_num_batched_tokens
-        or find_engine(request.engine).batched_tokens(find_device(request.gpu)),
+        or find_engine(scenario.engine).batched_tokens(scenario.device),
     )
 
 
@@ -240,6 +256,9 @@ def _compare_prices(best: DrafterPlan, request: PlanRequest, prices: str) -> Com
 
 def setting_of(request: PlanRequest, pricer: Pricer) -> Setting:
     """The depths to choose from."""
+    device = pricer.scenario.device
+    if request.ignore_graph_limit and device.vendor == "apple":
+        raise ScenarioError(f"--ignore-graph-limit: there are no CUDA graphs on {device.title}; leave it out")
     setting = Setting.of(pricer.scenario, max_depth=request.depth)
     return setting.without_graph_limit() if request.ignore_graph_limit else setting
 
@@ -263,7 +282,7 @@ def engine_config(
     grid, stop = pricer.grid(batches, setting.max_depth), pricer.scenario.early_stop
     fits = pricer.largest_batch(setting.held_depth(grid))
     last = request.max_batch or max(MAX_NUM_SEQS, min(fits, HORIZON), *batches)
-    form = find_engine(request.engine)
+    form = find_engine(pricer.scenario.engine)
     schedule = ScheduleRequest(
         table=setting.depth_table(pricer, max_batch=last),
         batches=tuple(batch for batch in batches if batch <= fits) or tuple(batches),

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from specmargin.answers.scenarios import engine_of
 from specmargin.decisions.additive import fit_additive
 from specmargin.errors import ScenarioError
 from specmargin.files import write_text
-from specmargin.formats import dspark, find_engine
+from specmargin.formats import dspark
 from specmargin.formats.base import EngineConfig
 from specmargin.verbs.plan.drafter_plan import MAX_NUM_SEQS, DrafterPlan
 from specmargin.verbs.plan.request_schema import PlanRequest
@@ -17,7 +18,7 @@ from specmargin.verbs.plan.request_schema import PlanRequest
 def check_price_table(request: PlanRequest) -> None:
     """Before anything is priced: only SGLang's DSpark reads such a table."""
     kind = (request.drafter or "").partition(":")[0].lower()
-    if find_engine(request.engine).name != "sglang" or kind != "dspark":
+    if engine_of(request).name != "sglang" or kind != "dspark":
         raise ScenarioError("--sps-table is for SGLang's DSpark alone: add --engine sglang --drafter dspark")
 
 

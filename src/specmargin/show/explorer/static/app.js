@@ -181,7 +181,7 @@ function wire() {
     lastMoved = target.name || target.id;
     controls.hint("");
     tellNotices([]);
-    const next = controls.changed(target, state);
+    const next = controls.changed(target, state, catalog);
     go(["model", "gpu"].includes(lastMoved) ? restoreCount(next) : next);
     controls.show(state, catalog, lastGood?.here);
   });

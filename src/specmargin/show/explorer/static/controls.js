@@ -1,6 +1,6 @@
 // The form: filled from the catalog, shows a state, and reports changes.
 
-import { byId, COUNTS, element, fill, gpuGroups, modelGroups } from "./dom.js";
+import { byId, COUNTS, element, enginesOf, fill, gpuGroups, modelGroups } from "./dom.js";
 import { DEFAULTS } from "./fields.js";
 import { uploaded } from "./files.js";
 import * as loads from "./loads.js";
@@ -23,7 +23,8 @@ export function show(state, catalog, markedRow) {
   const layouts = { tp: "tensor parallel", ep: "expert parallel", "dp-ep": "data-parallel attention, expert parallel" };
   fill(named("parallel"), one(catalog.parallel.map((name) => [name, layouts[name] ?? name])), state.parallel);
   named("parallel").closest("label").hidden = state.gpus === "1" || hiddenField(catalog, "parallel");
-  fill(named("engine"), one(catalog.engines.map((e) => [e.name, e.title])), state.engine);
+  const engines = enginesOf(catalog, state.gpu);
+  fill(named("engine"), one(engines.map((e) => [e.name, e.title])), state.engine || engines[0]?.name);
   fill(named("prices"), one([["", "most accurate available"], ...plain(catalog.prices)]), state.prices ?? "");
   fill(named("drafter"), one([["", "the model's own"], ...withValue(plain(catalog.drafters), state.drafter)]), state.drafter ?? "");
   for (const name of ["weights", "kv_cache"]) {
@@ -88,7 +89,7 @@ function showRouting(state, catalog, markedRow) {
 }
 
 // The state with the value of the changed control; null if there is nothing to ask yet.
-export function changed(target, state) {
+export function changed(target, state, catalog) {
   const { id, name, value } = target;
   const next = { ...state, ...loads.changes(target) };
   if (id === "alpha") next.acceptance = Number(value).toFixed(2);
@@ -102,6 +103,7 @@ export function changed(target, state) {
   if (name === "acceptance" && value !== "typed" && value !== "length") typing = null;
   if (name === "model") Object.assign(next, { drafter: "", routing: "", layer: "", acceptance: "" });
   if (name === "drafter") next.acceptance = next.acceptance?.startsWith("upload:") ? next.acceptance : "";
+  if (name === "gpu" && !enginesOf(catalog, value).some((e) => e.name === next.engine)) next.engine = ""; // its default
   if (name === "gpus" && value === "1") next.parallel = "tp";
   return next;
 }

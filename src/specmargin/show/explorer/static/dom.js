@@ -81,4 +81,10 @@ export function gpuGroups(catalog) {
   ];
 }
 
+// The engines that run on a GPU, its default first; all of them for a GPU that is not listed.
+export function enginesOf(catalog, gpu) {
+  const runs = catalog.gpus.find((g) => g.name === gpu)?.engines;
+  return catalog.engines.filter((engine) => !runs || runs.includes(engine.name));
+}
+
 export const COUNTS = ["1", "2", "4", "8", "16", "32"].map((n) => [n, n]);

@@ -1,5 +1,6 @@
 // The provider of answers for the static site: grids written by `specmargin site` instead of a server.
 
+import { enginesOf } from "./dom.js";
 import { overlays } from "./overlays.js";
 import { sliceOf } from "./cell.js";
 import { makePlan } from "./plan.js";
@@ -35,13 +36,16 @@ export async function catalog() { return (await opened()).catalog; }
 
 const names = (list) => (list.length > 1 ? `${list.slice(0, -1).join(", ")} and ${list[list.length - 1]}` : list[0]);
 
+// Without an engine, the first of this site's that runs on the GPU.
+const keyOf = (known, gpu, { model, engine }) => `${model}/${gpu}-${engine || (enginesOf(known, gpu)[0] ?? known.engines[0]).name}`;
+
 async function cellOf(state) {
   const { catalog: known, refused } = await opened();
   for (const [field, list] of [["model", "models"], ["gpu", "gpus"], ["engine", "engines"]]) {
     const offered = known[list].map((entry) => entry.name);
-    if (!offered.includes(state[field])) throw new Refused(`This site has no ${field} "${state[field]}"; it has ${names(offered)}.`, field);
+    if ((state[field] || field !== "engine") && !offered.includes(state[field])) throw new Refused(`This site has no ${field} "${state[field]}"; it has ${names(offered)}.`, field);
   }
-  const key = `${state.model}/${state.gpu}-${state.engine}`;
+  const key = keyOf(known, state.gpu, state);
   if (refused[key]) throw new Refused(refused[key], "gpu");
   return { ...(await fetched(`data/${key}.json`, "json")), key };
 }
@@ -104,7 +108,7 @@ export async function answer(states, { show = [], have = [] } = {}) {
 export async function alternatives(state, field) {
   const { catalog: known, refused } = await opened();
   if (field === "drafter") return (await cellOf(state)).drafters.map((entry) => entry.kind);
-  return known.gpus.map((entry) => entry.name).filter((gpu) => !refused[`${state.model}/${gpu}-${state.engine}`]);
+  return known.gpus.map((entry) => entry.name).filter((gpu) => !refused[keyOf(known, gpu, state)]);
 }
 
 export const links = () => ({ json: null, report: null, story: "story/", figure: null });

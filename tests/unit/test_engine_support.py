@@ -1,0 +1,91 @@
+"""Which engines run where: defaults by GPU, and combinations that no one can run."""
+
+from __future__ import annotations
+
+import pytest
+
+from specmargin.answers.request_schema import ScenarioRequest
+from specmargin.answers.scenarios import engine_of
+from specmargin.catalog.bundled import read_bundled
+from specmargin.catalog.engine_support import engines_of
+from specmargin.catalog.lookup import bundled_device, device_names
+from specmargin.modes import ENGINES
+from tests.command_line import ended, payload, run
+
+MOE = "qwen3-30b-a3b"
+
+
+def test_every_engine_has_a_statement_of_its_own() -> None:
+    support = read_bundled("engine_support.toml")
+    assert list(support) == list(ENGINES)
+    assert all(entry["source"] for entry in support.values())
+    assert all("elsewhere" in entry for name, entry in support.items() if name != "llamacpp")
+
+
+@pytest.mark.parametrize("name", device_names())
+def test_every_gpu_has_an_engine(name: str) -> None:
+    assert "llamacpp" in engines_of(bundled_device(name))
+
+
+@pytest.mark.parametrize(
+    ("gpu", "engines"),
+    [
+        ("m4-max", ("llamacpp",)),
+        ("gtx-1080-ti", ("llamacpp",)),
+        ("v100", ("llamacpp",)),
+        ("t4", ("vllm", "sglang", "llamacpp")),
+        ("h200", ENGINES),
+        ("mi300x", ("vllm", "sglang", "llamacpp")),
+        ("rx-7900-xtx", ("vllm", "llamacpp")),
+        ("arc-pro-b60", ("vllm", "sglang", "llamacpp")),
+    ],
+)
+def test_engines_by_gpu(gpu: str, engines: tuple[str, ...]) -> None:
+    assert engines_of(bundled_device(gpu)) == engines
+    assert engine_of(ScenarioRequest(model=MOE, gpu=gpu)).name == engines[0]
+
+
+def test_the_default_engine_is_the_gpus() -> None:
+    plan = payload("plan", MOE, "--gpu", "m4-max", "--weights", "q4_k_m", "--batch", "1")
+    assert (plan["engine"], plan["options"]["engine"]) == ("llamacpp", "llamacpp")
+    shown = run("plan", MOE, "--gpu", "m4-max", "--weights", "q4_k_m", "--explain").out
+    assert "llama-server" in shown
+    for word in ("CUDA", "measure vllm", "vllm serve"):
+        assert word not in shown
+
+
+REFUSED = {
+    "--gpu m4-max --engine trtllm": "TensorRT-LLM does not run on Apple M4 Max (40-core GPU): it is for NVIDIA GPUs",
+    "--gpu m4-max --engine vllm": "vLLM-Metal",
+    "--gpu mi300x --engine trtllm": "use --engine vllm or --engine sglang or --engine llamacpp",
+    "--gpu a100 --engine trtllm --weights fp8": "no fp8 matrix units, and TensorRT-LLM has no other kernels",
+    "--gpu m4-max --graph-limit 512": "--graph-limit: there are no CUDA graphs on Apple M4 Max",
+    "--gpu m4-max --ignore-graph-limit": "--ignore-graph-limit: there are no CUDA graphs on Apple M4 Max",
+    "--gpu h200 --parallel dp-ep": "--parallel dp-ep: one GPU has nothing to be parallel with; add --gpus N",
+    "--gpu h200 --gpus 2 --parallel dp-ep --engine llamacpp": "llama.cpp only splits a model; use --parallel tp",
+    "--gpu h200 --engine trtllm --policy p.json": "--policy: there is no plug-in for TensorRT-LLM",
+}
+
+
+@pytest.mark.parametrize("options", REFUSED)
+def test_what_no_one_can_run_is_refused(options: str) -> None:
+    done = ended("plan", MOE, *options.split())
+    assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
+    assert REFUSED[options] in done.err
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ("--gpu a100", "no fp8 matrix units on a100: vLLM multiplies fp8 weights in bf16 (Marlin)"),
+        ("--gpu h200 --engine llamacpp", "llama.cpp has no fp8 weights (GGUF)"),
+    ],
+)
+def test_fp8_without_fp8_units_names_its_kernels(options: str, words: str) -> None:
+    plan = payload("plan", MOE, "--weights", "fp8", "--batch", "1", *options.split())
+    assert any(words in warning for warning in plan["warnings"])
+
+
+def test_fp8_with_fp8_units_warns_of_nothing() -> None:
+    plan = payload("plan", MOE, "--weights", "fp8", "--batch", "1", "--gpu", "h200")
+    assert not any("fp8 matrix units" in warning for warning in plan["warnings"])
