@@ -264,7 +264,7 @@ class _Reader:
         sizes = [_whole(said.get(f"{kind}_parallel")) for kind in ("tensor", "pipeline", "data")]
         fields: dict[str, Any] = {name: said.get(name) for name in _NAMES}
         fields |= {name: _whole(said.get(name)) for name in _COUNTS}
-        fields |= {"largest_graph": 0, "graph_mode": "NONE"} if "eager" in said else {}
+        fields |= {"largest_graph": 0, "graph_mode": "NONE", "eager": True} if "eager" in said else {}
         return ServerSettings(
             **fields,
             gpus=None if not any(sizes) else math.prod(size or 1 for size in sizes),
