@@ -27,8 +27,8 @@ _WAITING_GPU = 0.7  # of the time in which a kernel runs
 _MORE_LOAD = 3.0  # by which batches must differ to tell a constant per step from a factor
 _MORE_TIME = 1.4  # by which their expected times must
 _LEAST_MOMENTS = 4
-_MOST_FACTOR = 4.0  # of a slow GPU or of wide routing; above, a constant that fits a little better is enough
-_SOME_FIT = 0.8
+_MOST_FACTOR = 4.0  # of a slow GPU or of wide routing; above, a constant that fits as well is enough
+_SOME_FIT = 1.0
 _BETTER_FIT = 0.5  # of squared residuals
 _WIDER = 1.15  # distinct experts over those of the profile
 
@@ -297,8 +297,8 @@ def _constant(case: Case) -> Finding | None:
         id="host",
         title="Steps wait for the host",
         evidence=(
-            f"steps take {found.seconds * 1e3:.1f} ms more than expected, the same from {found.small:.0f} to "
-            f"{found.large:.0f} sequences: work of the GPU would grow with them",
+            f"steps take {duration(found.seconds)} more than expected from {found.small:.0f} to {found.large:.0f} "
+            f"sequences alike; as a factor ({found.factor:.1f}) on the GPU's work it would grow with them",
         ),
         gain=_excess_gain(case),
         fix=case.fix("host"),
