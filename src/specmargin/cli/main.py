@@ -66,9 +66,10 @@ def run(verb: str, arguments: list[str]) -> int:
     """Run a verb; a word that only begins one (`profile`) prints those that it begins."""
     _refuse_empty(verb, arguments)
     name, rest = split_verb([verb, *arguments])
-    from specmargin.cli.verbs import command, group
+    from specmargin.cli.verbs import ALL_HELP, command, group
 
-    app = command(find_verb(name)) if name else group(verb)
+    app = command(find_verb(name), whole_page=ALL_HELP in rest) if name else group(verb)
+    rest = ["--help"] if ALL_HELP in rest else rest
     return _call(app, rest if name else arguments or ["--help"], f"specmargin {name or verb}")
 
 
