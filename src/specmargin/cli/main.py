@@ -150,7 +150,9 @@ def _complain(error: Exception, arguments: list[str]) -> int:
         message, code = str(error), 2
     elif hasattr(error, "format_message"):  # a usage error of the option parser
         verb = split_verb(arguments)[0] or next((word for word in arguments[:1] if word in _first_words()), "")
-        message, code = f"{_plain(error.format_message())}; see `specmargin {f'{verb} ' if verb else ''}--help`", 2
+        said = _plain(error.format_message())
+        page = "--help-all" if verb and said.startswith("No such option") else "--help"  # the short page lacks many
+        message, code = f"{said}; see `specmargin {f'{verb} ' if verb else ''}{page}`", 2
     elif isinstance(error, OSError):
         what = f"{error.filename}: cannot be read or written" if error.filename else "cannot write the output"
         message, code = f"{what} ({(error.strerror or str(error)).lower()})", 1

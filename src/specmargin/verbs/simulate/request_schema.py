@@ -126,9 +126,11 @@ class SimulateRequest(ScenarioRequest):
         Field(description="Bank of rounds to replay. Otherwise rounds are drawn from --acceptance."),
         DRAFTS.as_("FOLDER"),
     ] = None
-    depth: Annotated[int, Field(ge=1, le=MAX_DEPTH, description="Maximum draft depth."), QUESTION.as_("N")] = (
-        DEFAULT_DEPTH
-    )
+    depth: Annotated[
+        int,
+        Field(ge=1, le=MAX_DEPTH, description="Maximum draft depth; a deeper --policy fixed:K raises the default."),
+        QUESTION.as_("N"),
+    ] = DEFAULT_DEPTH
     max_num_seqs: Annotated[
         int, Field(ge=1, le=MAX_BATCH, description="Maximum sequences per step, as in vLLM."), PRICES.as_("N")
     ] = 256
