@@ -7,12 +7,8 @@ import importlib.util
 import json
 import os
 import re
-import signal
-import socket
 import subprocess
 import sys
-import time
-import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -23,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from lab.live import servers
 from lab.live.measuring import ENVIRONMENT
 from lab.live.models import Pair, random_pair
 
@@ -205,11 +202,7 @@ def standard_batches(pair: Pair) -> list[list[dict[str, Any]]]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Server:
-    url: str
-    process: subprocess.Popen[str]
-    log: Path
-
+class Server(servers.Running):
     def get(self, path: str) -> str:
         with urllib.request.urlopen(self.url + path, timeout=60) as response:
             return str(response.read().decode())
@@ -233,70 +226,13 @@ def serve(pair: Pair, tmp_path_factory: pytest.TempPathFactory) -> Callable[...,
     def run(
         settings: dict[str, Any] | None, *, speculative: bool = True, environment: dict[str, str] | None = None
     ) -> Iterator[Server]:
-        folder = tmp_path_factory.mktemp("server")
         settings = None if settings is None else {"slowest_decision_seconds": 20.0} | settings
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
-        command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--host", "127.0.0.1"]
-        command += ["--port", str(port), *_flags(engine_arguments(pair, speculative=speculative, settings=settings))]
-        log = folder / "log.txt"
-        with log.open("w") as out:
-            process = subprocess.Popen(
-                command,
-                cwd=folder,
-                env=os.environ | ENVIRONMENT | (environment or {}),
-                stdout=out,
-                stderr=out,
-                text=True,
-                start_new_session=True,
-            )
-        server = Server(url=f"http://127.0.0.1:{port}", process=process, log=log)
-        try:
-            _wait(server)
-            yield server
-        finally:
-            _end(process)
+        arguments = engine_arguments(pair, speculative=speculative, settings=settings)
+        folder = tmp_path_factory.mktemp("server")
+        with servers.served(arguments, folder=folder, environment=ENVIRONMENT | (environment or {})) as started:
+            yield Server(url=started.url, process=started.process, log=started.log)
 
     return run
-
-
-def _flags(arguments: dict[str, Any]) -> list[str]:
-    flags: list[str] = []
-    for name, value in arguments.items():
-        flag = f"--{name.replace('_', '-')}"
-        match value:
-            case True:
-                flags.append(flag)
-            case False:
-                pass
-            case dict():
-                flags += [flag, json.dumps(value)]
-            case _:
-                flags += [flag, str(value)]
-    return flags
-
-
-def _wait(server: Server, seconds: float = 240.0) -> None:
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        assert server.process.poll() is None, server.log.read_text()[-6000:]
-        try:
-            server.get("/health")
-            return
-        except (urllib.error.URLError, OSError):
-            time.sleep(0.5)
-    raise AssertionError(f"the server did not start: {server.log.read_text()[-6000:]}")
-
-
-def _end(process: subprocess.Popen[str]) -> None:
-    if process.poll() is None:
-        os.killpg(process.pid, signal.SIGTERM)
-        try:
-            process.wait(timeout=30)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait(timeout=30)
 
 
 @pytest.fixture

@@ -77,7 +77,7 @@ def _named_drafter(spec: str, target: Architecture) -> DraftChoice:
     match kind:
         case "mtp":
             if target.draft_head is None:
-                raise CatalogError(f"{target.name} has no MTP head; use --drafter eagle, dflash, model:NAME or ngram")
+                raise CatalogError(f"{target.name} has no MTP head; use --drafter {_instead(target)}")
             return _head_choice(kind, "", target.draft_head)
         case "eagle":
             return _head_choice(kind, detail, eagle_head(detail, target))
@@ -95,9 +95,20 @@ def _named_drafter(spec: str, target: Architecture) -> DraftChoice:
             raise CatalogError(f"--drafter {kind} has no price: catalog/drafters.py does not build it")
 
 
+def _instead(target: Architecture) -> str:
+    return "dspark" if target.block_head is not None else "eagle, dflash, model:NAME or ngram"
+
+
 def _head_choice(kind: str, model: str, head: DraftHead) -> DraftChoice:
     drafter = Drafter(name=kind, runs=head, source=head.source)
     return DraftChoice(kind=kind, model=model or head.checkpoint, drafter=drafter)
+
+
+def default_kind(target: Architecture) -> str:
+    """What drafts where nothing is said: a head in the checkpoint, or an EAGLE head."""
+    if target.draft_head is not None:
+        return "mtp"
+    return "dspark" if target.block_head is not None else "eagle"
 
 
 def available_kinds(target: Architecture) -> list[str]:
@@ -128,8 +139,7 @@ def _draft_model(spec: str) -> DraftChoice:
 
 def _overlapped(detail: str, target: Architecture) -> DraftChoice:
     inner_spec, _, rate = detail.partition("@")
-    default = "mtp" if target.draft_head is not None else "eagle"
-    inner = _named_drafter(inner_spec or default, target)
+    inner = _named_drafter(inner_spec or default_kind(target), target)
     if inner.drafter.runs is None or inner.drafter.hit_rate is not None:
         raise CatalogError(f"--drafter ssd overlaps a head or a model, not {inner_spec!r}")
     try:

@@ -20,7 +20,7 @@ from specmargin.decisions.compare import Comparison
 from specmargin.decisions.compare import compare as compare_sources
 from specmargin.decisions.grid import Grid
 from specmargin.decisions.load import Load, Operating, settle
-from specmargin.decisions.plan import HORIZON, Plan, check_range, make_plan
+from specmargin.decisions.plan import HORIZON, Plan, best_draft, check_range, make_plan
 from specmargin.decisions.pricer import Pricer
 from specmargin.decisions.routing_effect import RoutingEffect, routing_effect
 from specmargin.decisions.rows import PlanRow
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 UNVERIFIED = "unverified"
 MAX_NUM_SEQS = 512  # a usual limit of engines: schedules reach at least as far
 DEFAULT_BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+_DRAFTING = (Advice.SPECULATE, Advice.BELOW_CAPACITY, Advice.UNCERTAIN)  # of which a load decides
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +65,15 @@ class DrafterPlan:
     warnings: tuple[str, ...]  # about the prices
     ranges: tuple[SpeedupRange, ...]  # of each row's speed-up
     service: Service | None = None  # the load as whole requests
+    refused: tuple[PlanRow, SpeedupRange] | None = None  # where nothing is drafted: the best draft, and how sure it is
+
+    @property
+    def gpu_hour_price(self) -> float | None:
+        """Of this machine's GPUs."""
+        price = self.request.gpu_hour_price
+        if isinstance(price, dict):
+            raise ScenarioError("a plan of one machine has one price per GPU-hour")
+        return price
 
     @property
     def routing_effect(self) -> RoutingEffect | None:
@@ -93,7 +103,7 @@ class DrafterPlan:
     @property
     def judgement(self) -> Judgement:
         """What the plan advises, by the ranges of its rows."""
-        return judge(self.plan, self.ranges, supported=not self.config.unsupported)
+        return judge(self.plan, self.ranges, supported=not self.config.unsupported, refused=self.refused)
 
     @property
     def service_range(self) -> tuple[float, float] | None:
@@ -107,7 +117,7 @@ class DrafterPlan:
     def advice(self) -> Advice:
         """Of the service, with a load; else of decode steps."""
         advice, sure = self.judgement.advice, self.service_range
-        if self.service is None or sure is None or advice not in (Advice.SPECULATE, Advice.UNCERTAIN):
+        if self.service is None or sure is None or advice not in _DRAFTING:
             return advice
         if self.service.speedup <= 1.0:
             return Advice.DO_NOT
@@ -184,7 +194,13 @@ def drafter_plan(choice: DraftChoice, pricer: Pricer, request: PlanRequest) -> D
         warnings=_warnings(plan),
         ranges=_ranges(plan, request),
         service=service,
+        refused=_refused(plan, request),
     )
+
+
+def _refused(plan: Plan, request: PlanRequest) -> tuple[PlanRow, SpeedupRange] | None:
+    row = best_draft(plan)
+    return None if row is None else (row, _ranges(replace(plan, rows=(row,)), request)[0])
 
 
 def _warnings(plan: Plan) -> tuple[str, ...]:

@@ -1,0 +1,182 @@
+"""Faults injected into stock vLLM servers on this machine, and what `specmargin doctor` says of each.
+
+    python -m lab.live.doctor FOLDER [NAME ...]     records the servers of these names, or all; then judges
+    python -m lab.live.doctor FOLDER --judge        judges what is recorded there, and prints the table
+
+The model is the random pair of `lab/live/models.py`. FOLDER gets a file per load, as `lab/live/pages.py` describes it.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from lab import ROOT
+from lab.live import servers
+from lab.live.cpu import cpu_dtype
+from lab.live.measuring import DEVICE, ENVIRONMENT
+from lab.live.models import Pair, random_pair
+from lab.live.pages import Load, about, loaded, recorded, without_paths
+
+SETTLE_SECONDS, OBSERVED_SECONDS, READINGS = 4.0, 10.0, 6
+SHORT, LONG = (32, 96), (700, 900)  # prompt tokens
+SLOW_HOST_SECONDS = "SPECMARGIN_SLOW_HOST_SECONDS"  # as lab/live/slow_host.py reads it
+TABLE = [[1, 2, 4], [3, 8, 3], [9, 20, 7], [21, 32, 0]]  # first batch, last batch, depth
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """A server, and loads with the cause that is right for each; None: nothing is wrong."""
+
+    name: str
+    loads: dict[str, tuple[Load, str | None]]
+    speculative: dict[str, Any]
+    kept: float = 1.0  # correlation of the drafter's logits with the right ones; 0: no matrix of it is right
+    engine: dict[str, Any] = field(default_factory=dict)
+    environment: dict[str, str] = field(default_factory=dict)
+
+
+def _depth(depth: int, **more: Any) -> dict[str, Any]:
+    return {"method": "draft_model", "num_speculative_tokens": depth, **more}
+
+
+SUBJECTS = (
+    Subject(
+        name="by-table",
+        speculative=_depth(7, num_speculative_tokens_per_batch_size=TABLE),
+        loads={
+            "healthy-1": (Load(clients=1, output_tokens=(100, 200)), None),
+            "healthy-2": (Load(clients=2, prompt_tokens=(150, 300), output_tokens=(40, 300)), None),
+            "healthy-4": (Load(clients=4, prompt_tokens=(100, 250)), None),
+            "healthy-6": (Load(clients=6, prompt_tokens=(16, 48), output_tokens=(80, 200)), None),
+            "healthy-8": (Load(clients=8), None),
+            "depth-7": (Load(clients=18), "depth-too-deep"),
+            "disabled": (Load(clients=28, output_tokens=(60, 120)), "not-drafting"),
+            "long-prompts": (Load(clients=4, prompt_tokens=LONG, output_tokens=(6, 12)), "prompts"),
+        },
+    ),
+    Subject(
+        name="depth-2",
+        speculative=_depth(2),
+        loads={
+            "healthy-6": (Load(clients=6, output_tokens=(20, 250)), None),
+            "healthy-12": (Load(clients=12, prompt_tokens=(16, 48), output_tokens=(80, 200)), None),
+        },
+    ),
+    Subject(
+        name="wrong-weights",
+        speculative=_depth(3),
+        kept=0.0,
+        loads={"drafter": (Load(clients=6), "drafter-broken")},
+    ),
+    Subject(
+        name="acceptance",
+        speculative=_depth(3),
+        kept=0.5,  # the largest of 4,096 logits is then the right one in 2.6% of all cases
+        loads={"of-2-percent": (Load(clients=6), "drafter-broken")},
+    ),
+    Subject(
+        # A random drafter is as good on random tokens as on any; a trained one loses about half of its acceptance.
+        name="random-tokens",
+        speculative=_depth(3),
+        kept=0.95,
+        loads={
+            "benchmark": (Load(clients=8, prompt_tokens=(128, 128), output_tokens=(64, 64)), "random-tokens"),
+        },
+    ),
+    Subject(
+        name="tiny-cache",
+        speculative=_depth(3),
+        engine={"num_gpu_blocks_override": 24, "block_size": 128},
+        loads={"waiting": (Load(clients=24, prompt_tokens=(100, 250), output_tokens=(150, 400)), "memory")},
+    ),
+    Subject(
+        name="never-drafts",
+        speculative={"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_min": 6, "prompt_lookup_max": 8},
+        loads={"no-match": (Load(clients=6), "not-drafting")},
+    ),
+    Subject(
+        name="slow-host",
+        speculative=_depth(3),
+        engine={"scheduler_cls": "lab.live.slow_host.SlowHost"},
+        environment={SLOW_HOST_SECONDS: "0.15", "PYTHONPATH": f"{ROOT}:{ROOT / 'src'}"},
+        loads={"sleeps": (Load(clients=8, phases=(1, 8)), "host")},
+    ),
+    Subject(
+        name="eager",
+        speculative=_depth(3),
+        engine={"enforce_eager": True},
+        loads={"told": (Load(clients=6), "eager")},
+    ),
+)
+
+
+# --- servers ---
+
+
+def arguments(subject: Subject, pair: Pair) -> dict[str, Any]:
+    draft = pair.draft if subject.kept == 1.0 else worse_draft(pair, subject.kept)
+    model = {"model": str(draft)} if subject.speculative["method"] == "draft_model" else {}
+    given: dict[str, Any] = {
+        "model": str(pair.target),
+        "dtype": cpu_dtype(),
+        "max_model_len": 1024,
+        "max_num_seqs": 32,
+        "enforce_eager": True,
+        "speculative_config": subject.speculative | model,
+    }
+    return given | subject.engine
+
+
+def worse_draft(pair: Pair, kept: float) -> Path:
+    """The drafter with noise on its head; with nothing kept, every matrix has the right values in the wrong order."""
+    import torch  # noqa: PLC0415 (only in the live environment)
+    from safetensors.torch import load_file, save_file  # noqa: PLC0415
+
+    folder = pair.folder / f"draft-{kept:g}"
+    if not folder.is_dir():
+        shutil.copytree(pair.draft, folder)
+        generator = torch.Generator().manual_seed(1)
+        weights = load_file(folder / "model.safetensors")
+        for name in [name for name, weight in weights.items() if weight.ndim > 1 and (not kept or "lm_head" in name)]:
+            right = weights[name].float()
+            wrong = right.flatten()[torch.randperm(right.numel(), generator=generator)].reshape(right.shape)
+            mixed = kept * right + (1.0 - kept**2) ** 0.5 * wrong
+            weights[name] = mixed.to(weights[name].dtype).contiguous()
+        save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    return folder
+
+
+def record(subject: Subject, pair: Pair, out: Path) -> Iterator[Path]:
+    given = arguments(subject, pair)
+    environment = ENVIRONMENT | {"VLLM_PLUGINS": ""} | subject.environment
+    with servers.served(given, folder=out / "logs" / subject.name, environment=environment) as server:
+        for name, (load, cause) in subject.loads.items():
+            with loaded(server.url, load, settle_seconds=SETTLE_SECONDS) as clients:
+                said = about(load, engine="vllm", injected=subject.name, cause=cause, flags=servers.flags(given))
+                pages = recorded(server.url, seconds=OBSERVED_SECONDS, readings=READINGS, about=said, log=server.log)
+            assert not clients.failures, clients.failures[:3]
+            path = out / f"{subject.name}-{name}.json"
+            path.write_text(json.dumps(without_paths(pages, pair.folder), indent=1))
+            yield path
+
+
+def main(given: list[str]) -> None:
+    out = Path(given[0]).resolve()
+    out.mkdir(parents=True, exist_ok=True)
+    names = [name for name in given[1:] if not name.startswith("--")]
+    pair = random_pair(out / "models")
+    (out / "core.toml").write_text(DEVICE)
+    for subject in SUBJECTS:
+        if not names or subject.name in names:
+            for path in record(subject, pair, out):
+                print(path.name, flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
