@@ -27,7 +27,6 @@ from specmargin.decisions.rows import PlanRow
 from specmargin.decisions.scenario import Scenario
 from specmargin.decisions.schedule import Schedule
 from specmargin.decisions.setting import Setting
-from specmargin.decisions.unverified import Unverified, unverified
 from specmargin.decisions.warnings import price_warnings
 from specmargin.errors import ScenarioError, needs_extra
 from specmargin.formats import find_engine
@@ -39,7 +38,6 @@ from specmargin.verbs.plan.request_schema import PlanRequest
 if TYPE_CHECKING:
     from specmargin.simulator.service import Service, ServiceLoad
 
-UNVERIFIED = "unverified"
 MAX_NUM_SEQS = 512  # a usual limit of engines: schedules reach at least as far
 DEFAULT_BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 _DRAFTING = (Advice.SPECULATE, Advice.BELOW_CAPACITY, Advice.UNCERTAIN)  # of which a load decides
@@ -255,12 +253,7 @@ def service_load(request: PlanRequest, scenario: Scenario) -> ServiceLoad | None
     )
 
 
-def compare(best: DrafterPlan, request: PlanRequest, what: str) -> Comparison | Unverified:
-    """`plan --compare`: the plan of the recommended drafter under other prices, or beside the unverified bound."""
-    return unverified(best.plan) if what == UNVERIFIED else _compare_prices(best, request, what)
-
-
-def _compare_prices(best: DrafterPlan, request: PlanRequest, prices: str) -> Comparison:
+def compare_prices(best: DrafterPlan, request: PlanRequest, prices: str) -> Comparison:
     """The same plan under other prices, with the recommended drafter."""
     plan = best.plan
     changes = {"prices": prices, "form": RooflineForm.PER_COMPONENT, "context": plan.scenario.context}

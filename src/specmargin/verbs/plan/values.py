@@ -12,6 +12,7 @@ from specmargin.decisions.verdict import details, verdict
 from specmargin.sources import weakest
 from specmargin.verbs.plan.commands import check_json, serve_json
 from specmargin.verbs.plan.drafter_plan import DrafterPlan, Settled
+from specmargin.verbs.plan.memory import memory_values
 
 
 def plan_values(answers: Sequence[DrafterPlan]) -> dict[str, Any]:
@@ -54,6 +55,7 @@ def plan_values(answers: Sequence[DrafterPlan]) -> dict[str, Any]:
         "switch_acceptance": plan.switch_acceptance,
         "largest_batch": plan.largest_batch,
         "no_spec_largest_batch": plan.no_spec_largest_batch,
+        "memory": memory_values(plan),
         "peak_tokens_per_second": plan.peak_tokens_per_second,
         "no_spec_peak_tokens_per_second": plan.no_spec_peak_tokens_per_second,
         "config": best.config.text,
