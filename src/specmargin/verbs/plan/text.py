@@ -251,6 +251,8 @@ def _config(best: DrafterPlan) -> Iterator[Block]:
         yield Verbatim(config.text)
         if config.limits:
             yield dim(f"({'; '.join(config.limits)})")
+        if config.unpriced:
+            yield dim(f"({config.unpriced})")
     if config.file_text:
         yield Verbatim(f"{config.file_name}: {config.file_text}")
 

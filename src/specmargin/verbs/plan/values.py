@@ -62,7 +62,7 @@ def plan_values(answers: Sequence[DrafterPlan]) -> dict[str, Any]:
         "config_supported": not best.config.unsupported,
         "config_needs": best.config.needs,
         "config_file": best.config.file_text,
-        "config_notes": [*best.config.limits, *best.config.notes],
+        "config_notes": list(best.config.all_notes),
         "schedule": [[r.first, r.last, r.depth] for r in best.config.schedule.ranges],
         "serve": serve_json(best),
         "check": check_json(best, *best.headline),
