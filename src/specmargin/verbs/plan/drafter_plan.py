@@ -9,23 +9,24 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from specmargin.answers.scenarios import ALL_DRAFTERS, engine_of, scenarios_of
+from specmargin.architecture.types import Architecture
 from specmargin.catalog.accuracy import price_errors
 from specmargin.catalog.drafters import DraftChoice
 from specmargin.catalog.engine_support import fp8_warning
+from specmargin.catalog.tokenizers import same_tokenizer
 from specmargin.decisions.advice import Advice, Judgement, judge
 from specmargin.decisions.certainty import SpeedupRange, speedup_ranges
 from specmargin.decisions.compare import Comparison
 from specmargin.decisions.compare import compare as compare_sources
 from specmargin.decisions.grid import Grid
 from specmargin.decisions.load import Load, Operating, settle
-from specmargin.decisions.plan import HORIZON, Plan, check_range, make_plan
+from specmargin.decisions.plan import HORIZON, Plan, best_draft, check_range, make_plan
 from specmargin.decisions.pricer import Pricer
 from specmargin.decisions.routing_effect import RoutingEffect, routing_effect
 from specmargin.decisions.rows import PlanRow
 from specmargin.decisions.scenario import Scenario
 from specmargin.decisions.schedule import Schedule
 from specmargin.decisions.setting import Setting
-from specmargin.decisions.unverified import Unverified, unverified
 from specmargin.decisions.warnings import price_warnings
 from specmargin.errors import ScenarioError, needs_extra
 from specmargin.formats import find_engine
@@ -37,9 +38,9 @@ from specmargin.verbs.plan.request_schema import PlanRequest
 if TYPE_CHECKING:
     from specmargin.simulator.service import Service, ServiceLoad
 
-UNVERIFIED = "unverified"
 MAX_NUM_SEQS = 512  # a usual limit of engines: schedules reach at least as far
 DEFAULT_BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+_DRAFTING = (Advice.SPECULATE, Advice.BELOW_CAPACITY, Advice.UNCERTAIN)  # of which a load decides
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +63,15 @@ class DrafterPlan:
     warnings: tuple[str, ...]  # about the prices
     ranges: tuple[SpeedupRange, ...]  # of each row's speed-up
     service: Service | None = None  # the load as whole requests
+    refused: tuple[PlanRow, SpeedupRange] | None = None  # where nothing is drafted: the best draft, and how sure it is
+
+    @property
+    def gpu_hour_price(self) -> float | None:
+        """Of this machine's GPUs."""
+        price = self.request.gpu_hour_price
+        if isinstance(price, dict):
+            raise ScenarioError("a plan of one machine has one price per GPU-hour")
+        return price
 
     @property
     def routing_effect(self) -> RoutingEffect | None:
@@ -91,7 +101,7 @@ class DrafterPlan:
     @property
     def judgement(self) -> Judgement:
         """What the plan advises, by the ranges of its rows."""
-        return judge(self.plan, self.ranges, supported=not self.config.unsupported)
+        return judge(self.plan, self.ranges, supported=not self.config.unsupported, refused=self.refused)
 
     @property
     def service_range(self) -> tuple[float, float] | None:
@@ -105,7 +115,7 @@ class DrafterPlan:
     def advice(self) -> Advice:
         """Of the service, with a load; else of decode steps."""
         advice, sure = self.judgement.advice, self.service_range
-        if self.service is None or sure is None or advice not in (Advice.SPECULATE, Advice.UNCERTAIN):
+        if self.service is None or sure is None or advice not in _DRAFTING:
             return advice
         if self.service.speedup <= 1.0:
             return Advice.DO_NOT
@@ -182,7 +192,13 @@ def drafter_plan(choice: DraftChoice, pricer: Pricer, request: PlanRequest) -> D
         warnings=_warnings(plan),
         ranges=_ranges(plan, request),
         service=service,
+        refused=_refused(plan, request),
     )
+
+
+def _refused(plan: Plan, request: PlanRequest) -> tuple[PlanRow, SpeedupRange] | None:
+    row = best_draft(plan)
+    return None if row is None else (row, _ranges(replace(plan, rows=(row,)), request)[0])
 
 
 def _warnings(plan: Plan) -> tuple[str, ...]:
@@ -237,12 +253,7 @@ def service_load(request: PlanRequest, scenario: Scenario) -> ServiceLoad | None
     )
 
 
-def compare(best: DrafterPlan, request: PlanRequest, what: str) -> Comparison | Unverified:
-    """`plan --compare`: the plan of the recommended drafter under other prices, or beside the unverified bound."""
-    return unverified(best.plan) if what == UNVERIFIED else _compare_prices(best, request, what)
-
-
-def _compare_prices(best: DrafterPlan, request: PlanRequest, prices: str) -> Comparison:
+def compare_prices(best: DrafterPlan, request: PlanRequest, prices: str) -> Comparison:
     """The same plan under other prices, with the recommended drafter."""
     plan = best.plan
     changes = {"prices": prices, "form": RooflineForm.PER_COMPONENT, "context": plan.scenario.context}
@@ -288,13 +299,13 @@ def engine_config(
         batches=tuple(batch for batch in batches if batch <= fits) or tuple(batches),
         drafter_kind=choice.kind,
         drafter_model=choice.model,
-        overlapped=choice.drafter.hit_rate is not None,
         parallel=pricer.scenario.layout.parallel,
         min_gain=request.min_gain,
         hurdle_by_depth=_hurdles(grid),
         p_min=None if stop is None else stop.p_min,
         drafted_by_depth=() if stop is None else stop.mean_drafted_by_depth(setting.max_depth),
         release=find_release(form, request.engine_version),
+        unsupported=_unsupported(choice, pricer.scenario),
     )
     config = form.write(schedule)
     configured = config.schedule.max_depth
@@ -305,6 +316,17 @@ def engine_config(
         return config
     # Shallower drafts were configured than are best somewhere, so that more sequences fit.
     return form.write(replace(schedule, table=setting.depth_table(pricer, max_batch=reach)))
+
+
+def _unsupported(choice: DraftChoice, scenario: Scenario) -> str:
+    """Why the engine cannot run the drafter; "" where it can."""
+    if choice.drafter.hit_rate is not None:
+        return "no supported engine overlaps drafting with verification"
+    runs, target = choice.drafter.runs, scenario.architecture
+    if isinstance(runs, Architecture) and same_tokenizer(target, runs) is False:
+        translated = "; vLLM's use_heterogeneous_vocab is not priced" if scenario.engine == "vllm" else ""
+        return f"{choice.drafter.name} has another tokenizer than {target.name}{translated}"
+    return ""
 
 
 def _hurdles(grid: Grid) -> tuple[float, ...]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from typing import Annotated
 
 from pydantic import BeforeValidator, Field, model_validator
 
 from specmargin.answers.request_schema import (
+    DEFAULT_DEPTH,
     DRAFTER_HELP,
     LOAD,
     MAX_CONTEXT,
@@ -15,6 +17,7 @@ from specmargin.answers.request_schema import (
     QUESTION,
     DepthField,
     DrafterField,
+    GpuField,
     ScenarioRequest,
     listed,
     parse_numbers,
@@ -27,7 +30,7 @@ RANGE_RATIO = 0.5  # of the lengths of requests: assumed, because lengths of rea
 ConcurrencyField = Annotated[
     int | None,
     Field(ge=1, le=MAX_USERS, description="Concurrent requests; simulates the service, including prefill."),
-    LOAD.as_("N"),
+    LOAD.as_("N").needed,
 ]
 RateField = Annotated[
     float | None, Field(gt=0, le=1e6, description="Requests per second, instead of --concurrency."), LOAD.as_("RATE")
@@ -36,13 +39,13 @@ InputField = Annotated[
     int | None,
     Field(ge=1, le=MAX_CONTEXT, description="Input tokens per request (with --concurrency or --qps)."),
     NUMBER,
-    LOAD.as_("TOKENS"),
+    LOAD.as_("TOKENS").needed,
 ]
 OutputField = Annotated[
     int | None,
     Field(ge=1, le=MAX_CONTEXT, description="Output tokens per request (with --concurrency or --qps)."),
     NUMBER,
-    LOAD.as_("TOKENS"),
+    LOAD.as_("TOKENS").needed,
 ]
 RangeField = Annotated[
     float,
@@ -64,10 +67,39 @@ GpuHourField = Annotated[
 ]
 
 
+def parse_prices(given: object) -> object:
+    """`2.5`, or `h100=2.5,h200=3.5`: a price for each GPU."""
+    prices = _read_prices(given) if isinstance(given, str) else given
+    for price in prices.values() if isinstance(prices, Mapping) else (prices,):
+        if isinstance(price, int | float) and not 0.0 <= price < 1e9:
+            raise ValueError(f"a price is at least 0 and below 1e9, got {price:g}")
+    return prices
+
+
+def _read_prices(given: str) -> float | dict[str, float]:
+    try:
+        if "=" not in given:
+            return float(given)
+        pairs = [part.partition("=") for part in given.split(",")]
+        return {name.strip(): float(price) for name, _, price in pairs}
+    except ValueError:
+        raise ValueError(
+            f"{given!r} is neither a price such as 2.5 nor one per GPU such as h100=2.5,h200=3.5"
+        ) from None
+
+
 _OF_REQUESTS = {"isl", "osl", "range_ratio", "tpot_slo", "prefix_hit", "max_num_batched_tokens"}
 
 
 class PlanRequest(ScenarioRequest):
+    gpu: Annotated[
+        GpuField,
+        Field(
+            min_length=1,
+            description="A bundled device (`specmargin gpus`) or your own as FILE.toml. Several, for one table: "
+            "h100,h200 or 4xh100,8xh200:ep.",
+        ),
+    ]
     drafter: Annotated[
         DrafterField, Field(description=f"{DRAFTER_HELP} Several: mtp,eagle; all ranks those that the model can have.")
     ] = None
@@ -75,7 +107,7 @@ class PlanRequest(ScenarioRequest):
         tuple[int, ...] | None,
         BeforeValidator(partial(parse_numbers, largest=MAX_BATCH)),
         Field(description="Batch sizes: 1,4,16 or 1-64."),
-        LOAD.as_("LIST", "1, 2, 4 ... up to what fits"),
+        LOAD.as_("LIST", "1, 2, 4 ... up to what fits").needed,
     ] = None
     contexts: Annotated[
         tuple[int, ...],
@@ -100,7 +132,7 @@ class PlanRequest(ScenarioRequest):
         LOAD.as_("N", "the engine's on this GPU"),
     ] = None
     tpot_slo: TpotField = None
-    depth: DepthField = 8
+    depth: DepthField = DEFAULT_DEPTH
     min_gain: Annotated[
         float,
         Field(
@@ -126,12 +158,19 @@ class PlanRequest(ScenarioRequest):
     compare: Annotated[
         str | None,
         Field(
-            description="Compare with other prices: datasheet, laws, tables or FILE.json. unverified: compare with "
-            "committing every draft token, a lossy upper bound that shows what verification costs."
+            description="Compare with other prices: datasheet, laws, tables or FILE.json. acceptance:0.9 (or what else "
+            "--acceptance takes): with another acceptance; acceptance:x2: a drafter twice as good, with half as many "
+            "rejections at every position. unverified: with committing every draft token, a lossy upper bound that "
+            "shows what verification costs."
         ),
         QUESTION.as_("SOURCE"),
     ] = None
-    gpu_hour_price: GpuHourField = None
+    gpu_hour_price: Annotated[
+        float | dict[str, float] | None,
+        BeforeValidator(parse_prices),
+        Field(description="US dollars per GPU-hour, to show costs: 2.5, or one per GPU: h100=2.5,h200=3.5."),
+        QUESTION.as_("PRICE"),
+    ] = None
 
     @model_validator(mode="after")
     def _one_load(self) -> PlanRequest:
