@@ -238,6 +238,12 @@ def _survival_from_profile(text: str | None, choice: DraftChoice, target: Archit
     return curve
 
 
+def traffic_shifts() -> tuple[float, float]:
+    """How far the acceptance of one drafter differs between texts: the 80% range, per token."""
+    low, high = _acceptance_tables()["traffic"]["shifts"]
+    return low, high
+
+
 def find_acceptance(text: str | None, choice: DraftChoice, target: Architecture) -> Survival:
     """What the user gave, or else the bundled curve of the drafter or its kind, an assumption for other models."""
     survival = _survival_from_path(text) or _survival_from_profile(text, choice, target)
@@ -249,9 +255,9 @@ def find_acceptance(text: str | None, choice: DraftChoice, target: Architecture)
     if name not in _acceptance_tables():
         raise CatalogError(f"no default acceptance of --drafter {name} is bundled; give --acceptance")
     curve = bundled_acceptance(name)
-    table, traffic = _acceptance_tables()[name], _acceptance_tables()["traffic"]["shifts"]
+    table, traffic = _acceptance_tables()[name], traffic_shifts()
     if curve.source.kind is SourceKind.PUBLISHED and table.get("model") == target.name:
-        return replace(curve, shift_range=tuple(traffic))
+        return replace(curve, shift_range=traffic)
     mean = float(curve.by_depth[2] ** (1 / 3))  # per token, at depth 3
     low, high = table["published_range"]
     curve = replace(curve, shift_range=(min(low - mean, traffic[0]), max(high - mean, traffic[1])))
