@@ -42,6 +42,7 @@ class Subject:
     loads: tuple[tuple[str, Load, str | None], ...]
     depth: int = 7
     table: bool = True
+    kv_gigabytes: int = 5  # two servers have 139 GiB between them, and the weights of each take 57
     rates: tuple[float, ...] = RATES
     sizes: tuple[int, ...] = SIZES
     speculative: dict[str, Any] = field(default_factory=dict)
@@ -55,6 +56,7 @@ PHASES: dict[str, tuple[Subject, ...]] = {
         Subject(
             name="full-graphs",
             loads=(("batch-8", FEW, None), ("batch-64", MANY, None), ("batch-160", BEYOND, "beyond-graphs")),
+            kv_gigabytes=11,
         ),
         Subject(
             name="piecewise",
@@ -76,6 +78,7 @@ PHASES: dict[str, tuple[Subject, ...]] = {
         Subject(
             name="depth-7",
             loads=(("batch-256", CROWD, "depth-too-deep"),),
+            kv_gigabytes=9,
             table=False,
             sizes=(8, 64, 256, 512, 1024, 2048),
             compilation={"max_cudagraph_capture_size": 2048},
@@ -134,7 +137,7 @@ def arguments(subject: Subject, folder: Path, *, small: bool) -> dict[str, Any]:
             name: speculative[name] for name in ("method", "model", "num_speculative_tokens")
         }
     else:  # the share of memory is only checked against what is free at the start
-        given |= {"kv_cache_memory_bytes": 12 * GIGABYTE, "gpu_memory_utilization": 0.05}
+        given |= {"kv_cache_memory_bytes": subject.kv_gigabytes * GIGABYTE, "gpu_memory_utilization": 0.05}
     return given | subject.engine
 
 

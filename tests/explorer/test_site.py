@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from itertools import product
@@ -12,10 +13,14 @@ from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 
 from specmargin.answers.scenarios import scenario_of
 from specmargin.decisions.pricer import Pricer
+from specmargin.decisions.schedule import DepthTable, make_schedule
+from specmargin.decisions.smoothing import zigzags
+from specmargin.formats.rules import DepthRule, choose
 from specmargin.verbs.plan import plan
 from specmargin.verbs.plan.request_schema import PlanRequest
 
@@ -254,6 +259,44 @@ def test_the_rest_of_a_plan_on_the_grid(visit: Open) -> None:
                 assert close(row[key], right[key], tolerance), (*where, key, row[key], right[key])
             if right["hurdle"] is not None:
                 assert abs(row["hurdle"] - right["hurdle"]) < 5e-3, where
+
+
+RULES = (
+    DepthRule(),
+    DepthRule(ends=(1, 2, 4, 8, 12, 16, 20, 24, 32)),
+    DepthRule(never_off="never off", deepest_first="deepest first", beyond="keeps"),
+    DepthRule(one_depth="one depth"),
+)
+
+
+def test_schedules_are_those_of_python(visit: Open) -> None:
+    """Of random prices, many of which zigzag: by the rules of every engine, to the last batch."""
+    cases, zigzag = [], 0
+    for seed in range(60):
+        random_prices = np.random.default_rng(seed)
+        best = np.repeat(random_prices.integers(0, 6, 40), 1 + seed % 4)[:40, np.newaxis]
+        speedup = 1.6 - 0.006 * np.abs(np.arange(6) - best) - 0.004 * random_prices.random((40, 6))
+        allowed = np.add.outer(np.arange(40), np.arange(6)) <= 40
+        fits = np.array([400, 300, 280, 260, 250, 250])
+        prices = {"speedup_by_batch_depth": speedup, "allowed_by_batch_depth": allowed, "fits_by_depth": fits}
+        table, rule = DepthTable(batches=np.arange(1, 41), **prices), RULES[seed % len(RULES)]
+        chosen = choose(rule, table, (1, 2, 4, 8, 16, 32), 0.01)
+        unsmoothed = make_schedule(table, min_gain=0.01)
+        zigzag += zigzags(unsmoothed) and not zigzags(chosen.schedule)
+        said = {"batches": table.batches, "speedup": speedup, "allowed": allowed, "fits": fits}
+        wanted = [[entry.first, entry.last, entry.depth] for entry in chosen.schedule.ranges]
+        cases.append(({name: array.tolist() for name, array in said.items()}, asdict(rule), wanted, [*chosen.limits]))
+    assert zigzag >= 10
+    found = answered(visit()).evaluate(
+        """async (cases) => {
+          const { choose } = await import(new URL("static/rules.js", document.baseURI));
+          return cases.map(([table, rule]) => choose(rule, table, [1, 2, 4, 8, 16, 32], 0.01));
+        }""",
+        [[table, rule] for table, rule, _, _ in cases],
+    )
+    assert [[each["schedule"], each["limits"]] for each in found] == [
+        [wanted, limits] for _, _, wanted, limits in cases
+    ]
 
 
 # --- the page ---

@@ -223,7 +223,10 @@ def test_a_server_that_is_not_there() -> None:
         pass
     with pytest.raises(UnreachableError, match=r"no response \(connection refused\)"):
         Server.from_address(url).read()
-    with serving(lambda _: (200, "")) as url, pytest.raises(EngineError, match=r"returned 404 .*is this vLLM's port"):
+    with (
+        serving(lambda _: (200, "")) as url,
+        pytest.raises(EngineError, match=r"returned 404 .*is this the server's port"),
+    ):
         Server.from_address(f"{url}/elsewhere").read()
 
 

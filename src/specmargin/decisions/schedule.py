@@ -89,13 +89,17 @@ class DepthTable:
 
     def at(self, batches: Sequence[int]) -> DepthTable:
         """The rows of these batches."""
-        rows = np.minimum(np.searchsorted(self.batches, batches), self.batches.size - 1)
+        rows = self.rows_of(batches)
         return replace(
             self,
             batches=self.batches[rows],
             speedup_by_batch_depth=self.speedup_by_batch_depth[rows],
             allowed_by_batch_depth=self.allowed_by_batch_depth[rows],
         )
+
+    def rows_of(self, batches: Sequence[int]) -> IntArray:
+        """The row that stands for each of these batches."""
+        return np.asarray(np.minimum(np.searchsorted(self.batches, batches), self.batches.size - 1))
 
     def limited(self, max_depth: int) -> DepthTable:
         """Without the depths above `max_depth`."""
@@ -130,12 +134,15 @@ def make_schedule(
     """
     if not 0.0 <= min_gain < 1.0:
         raise ScheduleError(f"--min-gain must lie in 0..1, got {min_gain:g}")
-    last_rows = _last_rows(table, boundaries)
-    loss = _loss_by_segment(table, last_rows, min_gain)
+    rows = last_rows(table, boundaries)
+    loss = _loss_by_segment(table, rows, min_gain)
     if first_depth is not None:
         loss[0] = np.where(np.arange(loss.shape[1]) == first_depth, 0.0, np.inf)
-    depths = _roomiest(loss, table.fits_by_depth, min_gain)
-    ends = table.batches[last_rows]
+    return schedule_of(_roomiest(loss, table.fits_by_depth, min_gain), table.batches[rows])
+
+
+def schedule_of(depths: IntArray, ends: IntArray) -> Schedule:
+    """From the depth of each segment, and its last batch."""
     turns = [*np.flatnonzero(np.diff(depths)), depths.size - 1]
     starts = [1, *(int(ends[turn]) + 1 for turn in turns[:-1])]
     return Schedule(
@@ -146,24 +153,28 @@ def make_schedule(
     )
 
 
-def _last_rows(table: DepthTable, boundaries: Sequence[int] | None) -> IntArray:
+def last_rows(table: DepthTable, boundaries: Sequence[int] | None) -> IntArray:
     """The last row of each segment: batches that share a depth in any case."""
     if boundaries is None:
         return np.arange(table.batches.size)
     return np.union1d(np.flatnonzero(np.isin(table.batches, boundaries)), [table.batches.size - 1])
 
 
-def _loss_by_segment(table: DepthTable, last_rows: IntArray, min_gain: float) -> FloatArray:
+def batch_shares(batches: IntArray) -> FloatArray:
+    """What each batch counts for, in shares of 1. Batches count by their logarithm: 1 to 2 as much as 100 to 200."""
+    weight = np.diff(batches, prepend=0) / batches
+    return np.asarray(weight / weight.sum())
+
+
+def _loss_by_segment(table: DepthTable, rows: IntArray, min_gain: float) -> FloatArray:
     """Share of goodput lost at each depth, summing to less than 1; inf where it exceeds `min_gain` at some batch.
 
-    Batches count by their logarithm: 1 to 2 as much as 100 to 200. Where no depth is good for a whole segment, the best
-    on average is taken.
+    Where no depth is good for a whole segment, the best on average is taken.
     """
     relative = table.relative
-    starts = np.concatenate([[0], last_rows[:-1] + 1])
+    starts = np.concatenate([[0], rows[:-1] + 1])
     good = np.logical_and.reduceat(relative >= 1.0 - min_gain, starts, axis=0)
-    weight = np.diff(table.batches, prepend=0) / table.batches
-    lost = weight[:, np.newaxis] / weight.sum() * np.minimum(1.0 - relative, 1e9)
+    lost = batch_shares(table.batches)[:, np.newaxis] * np.minimum(1.0 - relative, 1e9)
     loss = np.add.reduceat(lost, starts, axis=0)
     good |= ~good.any(axis=1, keepdims=True) & (loss == loss.min(axis=1, keepdims=True))
     return np.asarray(np.where(good, loss, np.inf))
@@ -190,14 +201,23 @@ def _cheapest(loss: FloatArray) -> tuple[IntArray, float]:
     segments, depths = loss.shape
     deeper = np.triu(np.ones((depths, depths)), 1)  # from row to column
     change = (1.0 - np.eye(depths)) * 2.0 * segments + deeper  # a loss is below 1, and there are fewer rises than that
-    before = np.zeros((segments, depths), dtype=np.int64)
+    path, total = cheapest_path(loss, change)
+    return path, float(np.floor(total))
+
+
+def cheapest_path(loss: FloatArray, change: FloatArray) -> tuple[IntArray, float]:
+    """By dynamic programming over segments: the states of the smallest sum of losses and changes, and that sum.
+
+    `loss` is by segment and state; `change` by the state before and the state after.
+    """
+    segments, states = loss.shape
+    before = np.zeros((segments, states), dtype=np.int64)
     total = loss[0]
     for segment in range(1, segments):
         reached = total[:, np.newaxis] + change
         before[segment] = reached.argmin(axis=0)
         total = reached.min(axis=0) + loss[segment]
     path = [int(total.argmin())]
-    changes = float(np.floor(total.min()))
     for segment in range(segments - 1, 0, -1):
         path.append(int(before[segment, path[-1]]))
-    return np.array(path[::-1]), changes
+    return np.array(path[::-1]), float(total.min())

@@ -9,6 +9,7 @@ from typing import Literal
 import numpy as np
 
 from specmargin.decisions.schedule import DepthTable, Range, Schedule, make_schedule
+from specmargin.decisions.smoothing import smoothed
 from specmargin.limits import MAX_BATCH
 from specmargin.phrases import fill
 
@@ -47,10 +48,12 @@ def choose(rule: DepthRule, table: DepthTable, batches: tuple[int, ...], min_gai
         limits += [rule.never_off] if best.stops else []
         table = always_drafting(table)
         best = make_schedule(table, min_gain=min_gain, boundaries=ends)
-    schedule = best
+    schedule, first_depth = best, None
     if rule.deepest_first is not None:
         schedule = _deepest_first(table, batches, best, min_gain)
-        limits += [rule.deepest_first] if schedule.ranges[0].depth != best.max_depth else []
+        first_depth = schedule.ranges[0].depth
+        limits += [rule.deepest_first] if first_depth != best.max_depth else []
+    schedule = smoothed(schedule, table, batches, min_gain=min_gain, boundaries=ends, first_depth=first_depth)
     return Chosen(schedule=schedule, limits=tuple(limit for limit in limits if limit))
 
 

@@ -6,13 +6,14 @@ gauges of its last steps alone.
 
 from __future__ import annotations
 
+import json
 import math
 import time
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import resources
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from prometheus_client.samples import Sample
@@ -20,14 +21,16 @@ from prometheus_client.samples import Sample
 from specmargin.acceptance.schema import AcceptanceFile, CategoryFile
 from specmargin.acceptance.survival import Survival
 from specmargin.errors import AcceptanceError, EngineError
-from specmargin.live.readings import parse_metrics
+from specmargin.live.readings import PREFIX, parse_metrics
 from specmargin.live.server import Server, UnreachableError
 from specmargin.sources import assumed
 
 Key = TypeVar("Key")
 
 _SAME_REQUESTS = ("tp_rank", "pp_rank", "moe_ep_rank")  # labels of ranks that share their requests
-_SUMMED = ("running", "waiting")  # gauges of which replicas have each their own
+_DRAFTS = ("numDraftTokens", "numAcceptedTokens", "numRequestsWithDraftTokens")
+_LARGEST = 1e15  # of figures in JSON, which allows any
+_SUMMED = ("running", "waiting", "decoding", "context_sum")  # gauges of which replicas have each their own
 _ABOVE_ZERO = ("accept_length", "depth")  # zero: nothing drafted yet
 
 
@@ -39,7 +42,7 @@ class MetricNames:
     prefix: str
     hint: str  # how to get what is missing
     position: str = ""  # label of counters by position, from 0
-    info: str = ""  # a gauge whose labels are settings
+    infos: Sequence[str] = ()  # gauges whose labels are settings
     gauges: Mapping[str, list[str]] = field(default_factory=dict)
     counters: Mapping[str, list[str]] = field(default_factory=dict)
     by_position: Mapping[str, list[str]] = field(default_factory=dict)
@@ -59,19 +62,23 @@ class EngineReading:
     at_seconds: float
     gauges: dict[str, float] = field(default_factory=dict)
     counters: dict[str, float] = field(default_factory=dict)  # of a histogram: NAME_sum and NAME_count
+    buckets: dict[tuple[str, str], float] = field(default_factory=dict)  # by histogram and upper bound, cumulative
     info: dict[str, str] = field(default_factory=dict)
     replicas: int = 1
+    plug_in: bool = False  # Specmargin's own metrics are on the page
     drafted_by_position: dict[int, float] = field(default_factory=dict)
     accepted_by_position: dict[int, float] = field(default_factory=dict)
 
     def since(self, before: EngineReading) -> EngineReading | None:
         """With what was counted since the reading before; None after a restart, whose counters begin at zero."""
-        counters = _difference(self.counters, before.counters)
+        counters, buckets = _difference(self.counters, before.counters), _difference(self.buckets, before.buckets)
         drafted = _difference(self.drafted_by_position, before.drafted_by_position)
         accepted = _difference(self.accepted_by_position, before.accepted_by_position)
         if min((*counters.values(), *drafted.values(), *accepted.values()), default=0.0) < 0.0:
             return None
-        return replace(self, counters=counters, drafted_by_position=drafted, accepted_by_position=accepted)
+        return replace(
+            self, counters=counters, buckets=buckets, drafted_by_position=drafted, accepted_by_position=accepted
+        )
 
     @property
     def running(self) -> float:
@@ -124,11 +131,13 @@ def _difference(now: Mapping[Key, float], before: Mapping[Key, float]) -> dict[K
 def read_engine(server: Server, *, only: Iterable[str] = ENGINES) -> EngineReading:
     """The engine behind the address, by its own metrics; TensorRT-LLM has them on another page."""
     fault: EngineError | None = None
-    base = server.url.removesuffix("/metrics").removesuffix("/prometheus")
-    for url in dict.fromkeys((server.url, f"{base}/prometheus/metrics")):
+    iterations: EngineReading | None = None
+    for url in dict.fromkeys((server.url, f"{server.base}/prometheus/metrics")):
         page = replace(server, url=url)
         try:
-            reading = engine_reading(page.text(), time.monotonic(), url, only=only)
+            text, now_seconds = page.text(), time.monotonic()
+            reading = engine_reading(text, now_seconds, url, only=only)
+            iterations = iterations or iterations_reading(text, now_seconds, url)
         except UnreachableError:
             raise
         except EngineError as error:
@@ -136,6 +145,8 @@ def read_engine(server: Server, *, only: Iterable[str] = ENGINES) -> EngineReadi
             continue
         if reading is not None:
             return reading
+    if iterations is not None:
+        return iterations
     known = ", ".join(ENGINES[name].title for name in only)
     raise fault or EngineError(f"{server.url}: no metrics of {known}; was it started with its metrics enabled?")
 
@@ -147,8 +158,49 @@ def engine_reading(text: str, at_seconds: float, url: str, *, only: Iterable[str
         names = ENGINES[engine]
         own = [sample for sample in samples if sample.name.startswith(names.prefix)]
         if own:
-            return _reading(engine, names, own, at_seconds, url)
+            reading = _reading(engine, names, own, at_seconds, url)
+            return _with_plug_in(reading, [sample for sample in samples if sample.name.startswith(PREFIX)])
     return None
+
+
+def iterations_reading(text: str, at_seconds: float, url: str) -> EngineReading | None:
+    """TensorRT-LLM's own `/metrics`: statistics of the iterations since it was last read, as JSON, for servers without
+    Prometheus metrics. Only gauges: who else reads it takes iterations away."""
+    try:
+        listed = json.loads(text) if text.lstrip().startswith("[") else None
+    except (ValueError, RecursionError):
+        return None
+    rows = [row for row in listed or () if isinstance(row, dict) and "iterLatencyMS" in row]
+    if not rows and listed != []:
+        return None
+    drafted, accepted, rounds = (sum(_figures(rows, "specDecodingStats", name)) for name in _DRAFTS)
+    means = {
+        "running": _figures(rows, "numActiveRequests"),
+        "waiting": _figures(rows, "numQueuedRequests"),
+        "decoding": _figures(rows, "inflightBatchingStats", "numGenRequests"),
+        "step_seconds": [milliseconds / 1000.0 for milliseconds in _figures(rows, "iterLatencyMS")],
+        "kv_blocks": _figures(rows, "kvCacheStats", "maxNumBlocks"),
+        "block_tokens": _figures(rows, "kvCacheStats", "tokensPerBlock"),
+        "accept_length": [1.0 + accepted / rounds] if drafted and rounds else [],
+    }
+    gauges = {name: sum(values) / len(values) for name, values in means.items() if values}
+    used = _figures(rows, "kvCacheStats", "usedNumBlocks")
+    if used and gauges.get("kv_blocks"):
+        gauges["kv_share"] = sum(used) / len(used) / gauges["kv_blocks"]
+    return EngineReading(engine="trtllm", url=url, at_seconds=at_seconds, gauges=gauges)
+
+
+def _figures(rows: Iterable[dict[str, Any]], *keys: str) -> list[float]:
+    found: list[Any] = list(rows)
+    for key in keys:
+        found = [one.get(key) for one in found if isinstance(one, dict)]
+    return [float(one) for one in found if isinstance(one, int | float) and abs(one) < _LARGEST]
+
+
+def _with_plug_in(reading: EngineReading, samples: Iterable[Sample]) -> EngineReading:
+    experts = [sample.value for sample in samples if sample.name == f"{PREFIX}distinct_experts" and sample.value > 0.0]
+    gauges = reading.gauges | ({"distinct_experts": sum(experts) / len(experts)} if experts else {})
+    return replace(reading, gauges=gauges, plug_in=any(True for _ in samples))
 
 
 def _reading(engine: str, names: MetricNames, own: list[Sample], at_seconds: float, url: str) -> EngineReading:
@@ -159,14 +211,16 @@ def _reading(engine: str, names: MetricNames, own: list[Sample], at_seconds: flo
     for part in ("_sum", "_count"):
         counters |= {name + part: _sum(samples) for name, samples in _found(page, names.histograms, part)}
     by_position = {name: _by_position(samples, names.position) for name, samples in _found(page, names.by_position)}
+    gauges = {name: _gauge(name, samples) for name, samples in _found(page, names.gauges)}
     return EngineReading(
         engine=engine,
         url=url,
         at_seconds=at_seconds,
-        gauges={name: value for name, samples in _found(page, names.gauges) if (value := _gauge(name, samples)) >= 0.0},
+        gauges={name: value for name, value in gauges.items() if value is not None},
         counters=counters,
-        info=dict(page[names.info][0].labels) if names.info in page else {},
-        replicas=max((len(_by_replica(samples)) for name, samples in _found(page, names.gauges)), default=1),
+        buckets=_buckets(page, names.histograms),
+        info={label: value for info in names.infos if info in page for label, value in page[info][0].labels.items()},
+        replicas=max((len(_by_replica(samples)) for _, samples in _found(page, names.gauges)), default=1),
         drafted_by_position=by_position.get("drafted", {}),
         accepted_by_position=by_position.get("accepted", {}),
     )
@@ -176,16 +230,28 @@ def _found(
     page: Mapping[str, list[Sample]], names: Mapping[str, list[str]], part: str = ""
 ) -> Iterator[tuple[str, list[Sample]]]:
     for ours, theirs in names.items():
-        if (name := next((name for name in theirs if name + part in page), None)) is not None:
-            yield ours, page[name + part]
+        for name, _, wanted in (name.rstrip("}").partition("{") for name in theirs):
+            label, _, value = wanted.partition("=")
+            if samples := [one for one in page.get(name + part, ()) if not label or one.labels.get(label) == value]:
+                yield ours, samples
+                break
 
 
-def _gauge(name: str, samples: Iterable[Sample]) -> float:
-    """Below zero: none of its replicas has a value yet."""
+def _buckets(page: Mapping[str, list[Sample]], names: Mapping[str, list[str]]) -> dict[tuple[str, str], float]:
+    counted: dict[tuple[str, str], float] = {}
+    for name, samples in _found(page, names, "_bucket"):
+        for sample in samples:
+            key = (name, sample.labels.get("le", ""))
+            counted[key] = counted.get(key, 0.0) + sample.value
+    return counted
+
+
+def _gauge(name: str, samples: Iterable[Sample]) -> float | None:
+    """None: none of its replicas has a value yet."""
     if name in _SUMMED:
         return _sum(samples)
     values = [value for value in _by_replica(samples).values() if value > 0.0 or name not in _ABOVE_ZERO]
-    return sum(values) / len(values) if values else -1.0
+    return sum(values) / len(values) if values else None
 
 
 def _sum(samples: Iterable[Sample]) -> float:

@@ -6,7 +6,8 @@ that it was not shown, never that it is zero.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,6 +18,7 @@ class ServerSettings:
     model: str | None = None  # a Hugging Face id, or a path on the server
     gpu: str | None = None  # as the driver names it
     gpus: int | None = None
+    speculates: bool | None = None  # configured
     method: str | None = None  # the engine's word: "eagle3", "mtp", "ngram", "draft_model", …
     depth: int | None = None  # the deepest draft
     schedule: tuple[tuple[int, int, int], ...] = ()  # first batch, last batch, depth
@@ -32,6 +34,14 @@ class ServerSettings:
     temperature: float | None = None  # the default of the server
     plug_in: bool | None = None  # whether Specmargin's plug-in runs in it
     other: dict[str, str] = field(default_factory=dict)  # what else it says, in the engine's words
+
+    def filled_from(self, others: ServerSettings) -> ServerSettings:
+        """What these lack, from others: of the same server's log, or of its pages."""
+        missing = {one.name: getattr(others, one.name) for one in fields(self) if getattr(self, one.name) in _NOT_SAID}
+        return replace(self, **missing)
+
+
+_NOT_SAID: tuple[Any, ...] = (None, (), {})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +87,8 @@ class Observation:
     equal_prompts: bool | None = None  # whether the prompts of those requests lie in one bucket of a histogram
     equal_outputs: bool | None = None
     distinct_experts: float | None = None  # per step and layer, as the plug-in counts them
+
+    graph_share: float | None = None  # of decode steps that ran in CUDA graphs
 
     # speculation
     speculates: bool | None = None  # configured

@@ -11,6 +11,7 @@ import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from http import HTTPStatus
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
@@ -62,10 +63,12 @@ class Server:
                 body: bytes = reply.read(_LARGEST_BYTES)
         except urllib.error.HTTPError as error:
             with error:
+                if error.code == HTTPStatus.NOT_IMPLEMENTED:  # llama.cpp's answer
+                    raise EngineError(f"{self.url}: not enabled; llama.cpp needs --metrics for it") from None
                 if error.code >= 500:
                     raise UnreachableError(f"{self.url}: the server returned {error.code} ({error.reason})") from None
                 raise EngineError(
-                    f"{self.url}: the server returned {error.code} ({error.reason}); is this vLLM's port?"
+                    f"{self.url}: the server returned {error.code} ({error.reason}); is this the server's port?"
                 ) from None
         except (OSError, http.client.HTTPException) as error:
             raise UnreachableError(f"{self.url}: no response ({_reason(error)})") from None

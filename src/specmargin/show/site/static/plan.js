@@ -3,7 +3,8 @@
 
 import { between, place } from "./cell.js";
 import { fill } from "./phrases.js";
-import { argmax, choose, depthAt, extended, maxDepth, pays, range, spread } from "./schedule.js";
+import { choose, extended, pays } from "./rules.js";
+import { argmax, depthAt, maxDepth, range, spread } from "./schedule.js";
 import { breakEven, shifted, survivalTo } from "./survival.js";
 import { verdict } from "./words.js";
 
