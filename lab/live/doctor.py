@@ -112,7 +112,7 @@ SUBJECTS = (
         speculative=_depth(3),
         engine={"scheduler_cls": "lab.live.slow_host.SlowHost"},
         environment={SLOW_HOST_SECONDS: "0.15", "PYTHONPATH": f"{ROOT}:{ROOT / 'src'}"},
-        loads={"sleeps": (Load(clients=8, phases=(1, 8)), "host")},
+        loads={"sleeps": (Load(clients=12, output_tokens=(6, 16), phases=(1, 12)), "host")},
     ),
 )
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from specmargin.verbs.doctor import DoctorAnswer
+from specmargin.verbs.doctor.answer import DoctorAnswer
 from specmargin.verbs.doctor.readings import answer_of, joined
 from specmargin.verbs.doctor.request_schema import DoctorRequest
 
