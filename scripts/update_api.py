@@ -129,6 +129,8 @@ def _name(kind: Any, *, parsed: bool = False) -> str:
     if get_origin(kind) is tuple:
         number = get_args(kind)[0] in (int, float)
         return f"{'str | int | ' if parsed else ''}Sequence[{'float' if number else _name(get_args(kind)[0])}]"
+    if get_origin(kind) is dict:
+        return "Mapping[str, float]"
     if isinstance(kind, type) and issubclass(kind, BaseModel):
         return "int | str | Mapping[str, float]" if parsed else "Mapping[str, Any]"
     if isinstance(kind, type) and issubclass(kind, Enum):

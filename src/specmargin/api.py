@@ -78,7 +78,7 @@ class PlanOptions(ScenarioOptions, total=False):
     ignore_graph_limit: bool
     engine_version: str | None
     compare: str | None
-    gpu_hour_price: float | None
+    gpu_hour_price: float | str | Mapping[str, float] | None
 
 
 def plan(model: str, **options: Unpack[PlanOptions]) -> PlanAnswer:

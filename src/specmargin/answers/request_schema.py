@@ -140,6 +140,11 @@ def listing(names: Iterable[str]) -> str:
     return f"{', '.join(first)} or {last}" if first else last
 
 
+GpuField = Annotated[
+    str,
+    Field(min_length=1, description="A bundled device (`specmargin gpus`) or your own as FILE.toml."),
+    MODEL.as_("GPU").completed(_devices),
+]
 DRAFTER_HELP = f"Drafter: {listing(kind.name + kind.detail for kind in DRAFTERS.values())}."
 DrafterField = Annotated[
     str | None,
@@ -177,11 +182,7 @@ class ScenarioRequest(Request):
         ),
         Shown(panel=MODEL.panel, argument=True, names=_models),
     ]
-    gpu: Annotated[
-        str,
-        Field(min_length=1, description="A bundled device (`specmargin gpus`) or your own as FILE.toml."),
-        MODEL.as_("GPU").completed(_devices),
-    ]
+    gpu: GpuField
     gpus: Annotated[
         int, Field(ge=1, le=65_536, description="GPUs that serve one copy of the model."), MODEL.as_("N")
     ] = 1

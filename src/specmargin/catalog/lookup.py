@@ -219,6 +219,8 @@ def device_named(text: str) -> str | None:
 
 
 def _unknown_device(spec: str) -> str:
+    if "," in spec or re.match(r"[0-9]+\s*[x×]", spec):
+        return f"unknown GPU {spec!r}: name one GPU here, and how many with --gpus; `plan` takes several"
     words = set(_words(spec))
     could_be = dict.fromkeys(name for known, name in _devices_by_words().items() if words and words <= set(known))
     listed = ", ".join(f"{name} ({_device_tables()[name]['memory_bytes'] / 1e9:.0f} GB)" for name in could_be)

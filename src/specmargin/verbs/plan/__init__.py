@@ -14,7 +14,7 @@ Examples:
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
@@ -25,7 +25,7 @@ from specmargin.answers.blocks import Block, Line
 from specmargin.answers.outputs_schema import FILE, OUTPUT, ChartOutputs, Outputs
 from specmargin.answers.request_schema import read_request
 from specmargin.answers.verb import verb
-from specmargin.errors import needs_extra
+from specmargin.errors import ScenarioError, needs_extra
 from specmargin.files import check_new, is_table, write_table, write_text
 from specmargin.verbs.plan.request_schema import PlanRequest
 
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from specmargin.formats.base import EngineConfig
     from specmargin.show.figures.figure import Chart
     from specmargin.verbs.plan.drafter_plan import DrafterPlan
+    from specmargin.verbs.plan.several import Machines
 
 
 class PlanOutputs(ChartOutputs):
@@ -71,8 +72,17 @@ class PlanOutputs(ChartOutputs):
 @verb(PlanRequest, outputs=PlanOutputs, waiting="planning; a load is simulated, which first compiles the simulator")
 def plan(request: PlanRequest, outputs: PlanOutputs | None = None) -> PlanAnswer:
     from specmargin.verbs.plan.drafter_plan import check_policy, compare, drafter_plans
+    from specmargin.verbs.plan.machines import machines
     from specmargin.verbs.plan.price_table import check_price_table
 
+    requests = machines(request)
+    if len(requests) > 1:
+        from specmargin.verbs.plan.several import plan_machines
+
+        check_of_several(outputs)
+        several = plan_machines(request, requests)
+        return SeveralAnswer(request=request, ranked=several.preferred.ranked, compared=None, machines=several)
+    request = requests[0]
     if outputs is not None and outputs.sps_table is not None:
         check_price_table(request)
     if outputs is not None and outputs.policy is not None:
@@ -188,3 +198,41 @@ class PlanAnswer(Answer[PlanRequest]):
     def _with_config(self, config: EngineConfig, *messages: str) -> Self:
         ranked = (replace(self.best, config=config), *self.ranked[1:])
         return replace(self, ranked=ranked, messages=(*self.messages, *messages))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class SeveralAnswer(PlanAnswer):
+    """Several GPUs or layouts: the table has all of them; `rows`, `flags` and `best` are of the preferred one."""
+
+    machines: Machines
+
+    schema: ClassVar[str] = "specmargin.plans/1"
+
+    @property
+    def verdict(self) -> str:
+        return self.machines.verdict
+
+    def table(self) -> list[dict[str, Any]]:
+        return [asdict(row) for row in self.machines.rows]
+
+    def values(self) -> dict[str, Any]:
+        return self.machines.values()
+
+    def resolved(self) -> dict[str, Any]:
+        return {"batch": list(self.machines.batches), "context": self.scenario.context}
+
+    def _shown(self, *, explain: bool) -> Iterator[Block]:
+        yield from self.machines.blocks(explain=explain)
+
+    def chart(self) -> Chart:
+        return self.machines.chart()
+
+
+def check_of_several(outputs: PlanOutputs | None) -> None:
+    """Files of an engine are of one machine."""
+    if outputs is None:
+        return
+    if outputs.policy is not None or outputs.sps_table is not None:
+        raise ScenarioError("--policy and --sps-table write the file of one machine: name one GPU")
+    if outputs.output is not None and not is_table(outputs.output):
+        raise ScenarioError(f"{outputs.output}: several GPUs make a table, FILE.csv or FILE.parquet; or name one GPU")

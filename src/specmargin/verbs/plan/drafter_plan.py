@@ -64,6 +64,14 @@ class DrafterPlan:
     service: Service | None = None  # the load as whole requests
 
     @property
+    def gpu_hour_price(self) -> float | None:
+        """Of this machine's GPUs."""
+        price = self.request.gpu_hour_price
+        if isinstance(price, dict):
+            raise ScenarioError("a plan of one machine has one price per GPU-hour")
+        return price
+
+    @property
     def routing_effect(self) -> RoutingEffect | None:
         """Against uniform routing; priced when asked for."""
         return routing_effect(self.plan)

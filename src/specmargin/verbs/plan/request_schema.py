@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from typing import Annotated
 
@@ -15,6 +16,7 @@ from specmargin.answers.request_schema import (
     QUESTION,
     DepthField,
     DrafterField,
+    GpuField,
     ScenarioRequest,
     listed,
     parse_numbers,
@@ -64,10 +66,39 @@ GpuHourField = Annotated[
 ]
 
 
+def parse_prices(given: object) -> object:
+    """`2.5`, or `h100=2.5,h200=3.5`: a price for each GPU."""
+    prices = _read_prices(given) if isinstance(given, str) else given
+    for price in prices.values() if isinstance(prices, Mapping) else (prices,):
+        if isinstance(price, int | float) and not 0.0 <= price < 1e9:
+            raise ValueError(f"a price is at least 0 and below 1e9, got {price:g}")
+    return prices
+
+
+def _read_prices(given: str) -> float | dict[str, float]:
+    try:
+        if "=" not in given:
+            return float(given)
+        pairs = [part.partition("=") for part in given.split(",")]
+        return {name.strip(): float(price) for name, _, price in pairs}
+    except ValueError:
+        raise ValueError(
+            f"{given!r} is neither a price such as 2.5 nor one per GPU such as h100=2.5,h200=3.5"
+        ) from None
+
+
 _OF_REQUESTS = {"isl", "osl", "range_ratio", "tpot_slo", "prefix_hit", "max_num_batched_tokens"}
 
 
 class PlanRequest(ScenarioRequest):
+    gpu: Annotated[
+        GpuField,
+        Field(
+            min_length=1,
+            description="A bundled device (`specmargin gpus`) or your own as FILE.toml. Several, for one table: "
+            "h100,h200 or 4xh100,8xh200:ep.",
+        ),
+    ]
     drafter: Annotated[
         DrafterField, Field(description=f"{DRAFTER_HELP} Several: mtp,eagle; all ranks those that the model can have.")
     ] = None
@@ -131,7 +162,12 @@ class PlanRequest(ScenarioRequest):
         ),
         QUESTION.as_("SOURCE"),
     ] = None
-    gpu_hour_price: GpuHourField = None
+    gpu_hour_price: Annotated[
+        float | dict[str, float] | None,
+        BeforeValidator(parse_prices),
+        Field(description="US dollars per GPU-hour, to show costs: 2.5, or one per GPU: h100=2.5,h200=3.5."),
+        QUESTION.as_("PRICE"),
+    ] = None
 
     @model_validator(mode="after")
     def _one_load(self) -> PlanRequest:

@@ -37,7 +37,7 @@ def plan_blocks(
     yield from _loaded(best)
     if len(ranked) > 1:
         yield from _ranking(ranked)
-    yield from _rows(best.plan, best.request.gpu_hour_price, crowded=crowded)
+    yield from _rows(best.plan, best.gpu_hour_price, crowded=crowded)
     if best.warnings:
         yield from warned(best.warnings) if explain else [_first_warning(best.warnings)]
     if not crowded and (explain or not best.warnings or len(best.plan.rows) < _MANY_ROWS):

@@ -15,7 +15,7 @@ from specmargin.verbs.plan.drafter_plan import DrafterPlan, Settled
 
 
 def plan_values(answers: Sequence[DrafterPlan]) -> dict[str, Any]:
-    best, price = answers[0], answers[0].request.gpu_hour_price
+    best, price = answers[0], answers[0].gpu_hour_price
     effect, judgement = best.routing_effect, best.judgement
     plan, scenario, sources = best.plan, best.plan.scenario, best.plan.pricer.sources
     values: dict[str, Any] = {
