@@ -25,7 +25,7 @@ from lab.live.pages import Load, about, loaded, recorded, without_paths
 ONE_CORE = ROOT / "tests" / "recordings" / "one-core"
 ACCEPTANCE = (0.74, 0.54, 0.40, 0.30, 0.22, 0.16, 0.12)  # of the random pair, by depth
 ENGINE = ENVIRONMENT | {"VLLM_PLUGINS": ""}  # as people run it: without this package's plug-in
-SETTLE_SECONDS, OBSERVED_SECONDS, READINGS = 4.0, 10.0, 6
+SETTLE_SECONDS, READINGS = 4.0, 9
 SHORT, LONG = (32, 96), (700, 900)  # prompt tokens
 SLOW_HOST_SECONDS = "SPECMARGIN_SLOW_HOST_SECONDS"  # as lab/live/slow_host.py reads it
 TABLE = [[1, 2, 4], [3, 8, 3], [9, 20, 7], [21, 32, 0]]  # first batch, last batch, depth
@@ -42,6 +42,7 @@ class Subject:
     engine: dict[str, Any] = field(default_factory=dict)
     environment: dict[str, str] = field(default_factory=dict)
     with_log: tuple[str, ...] = ()  # loads on which `doctor` gets the server's log too, for its settings
+    observed_seconds: float = 8.0
     tested: bool = True  # in `make test-live`
 
 
@@ -111,8 +112,9 @@ SUBJECTS = (
         name="slow-host",
         speculative=_depth(3),
         engine={"scheduler_cls": "lab.live.slow_host.SlowHost"},
-        environment={SLOW_HOST_SECONDS: "0.15", "PYTHONPATH": f"{ROOT}:{ROOT / 'src'}"},
+        environment={SLOW_HOST_SECONDS: "0.3", "PYTHONPATH": f"{ROOT}:{ROOT / 'src'}"},
         loads={"sleeps": (Load(clients=12, output_tokens=(6, 16), phases=(1, 12)), "host")},
+        observed_seconds=16.0,
     ),
 )
 
@@ -173,7 +175,9 @@ def record(subject: Subject, pair: Pair, out: Path) -> Iterator[Path]:
             with loaded(server.url, load, settle_seconds=SETTLE_SECONDS) as clients:
                 said = about(load, engine="vllm", injected=subject.name, cause=cause, flags=servers.flags(given))
                 said |= {"release": "0.32.0, CPU build", "with_log": name in subject.with_log}
-                pages = recorded(server.url, seconds=OBSERVED_SECONDS, readings=READINGS, about=said, log=server.log)
+                pages = recorded(
+                    server.url, seconds=subject.observed_seconds, readings=READINGS, about=said, log=server.log
+                )
             assert not clients.failures, clients.failures[:3]
             path = out / f"{subject.name}-{name}.json"
             path.write_text(json.dumps(without_paths(pages, pair.folder), indent=1))

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from specmargin.verbs.doctor.answer import DoctorAnswer
-from specmargin.verbs.doctor.readings import answer_of, joined
+from specmargin.verbs.doctor.readings import answer_of
 from specmargin.verbs.doctor.request_schema import DoctorRequest
 
 from lab.live.doctor import ACCEPTANCE, ONE_CORE
@@ -48,7 +48,7 @@ def observed(recording: dict[str, Any], *, with_log: bool = False) -> Observatio
     server = _Recorded(url="http://recorded/metrics", pages=recording["pages"])
     settings = read_settings(server, readings[-1])
     if with_log:
-        settings = joined(settings, log_settings(recording["log"], engine=readings[-1].engine))
+        settings = settings.filled_from(log_settings(recording["log"], engine=readings[-1].engine))
     return observation(readings, settings)
 
 

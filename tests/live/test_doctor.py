@@ -14,7 +14,7 @@ from lab.live import servers
 from lab.live.doctor import ENGINE, SUBJECTS, Subject, arguments, doctor_options
 from lab.live.measuring import specmargin
 from lab.live.models import Pair
-from lab.live.pages import Load, loaded
+from lab.live.pages import loaded
 
 _HERE = [subject for subject in SUBJECTS if subject.tested]
 
@@ -24,13 +24,15 @@ def test_the_injected_fault_is_named(subject: Subject, pair: Pair, tmp_path: Pat
     """A load without fault has no cause; that this machine is slower than the one of the prices is no cause either."""
     environment = ENGINE | subject.environment
     with servers.served(arguments(subject, pair), folder=tmp_path / "server", environment=environment) as server:
-        named = {name: _named(server, load, log=name in subject.with_log) for name, (load, _) in subject.loads.items()}
+        named = {name: _named(server, subject, name) for name in subject.loads}
     assert named == {name: cause for name, (_, cause) in subject.loads.items()}
 
 
-def _named(server: servers.Running, load: Load, *, log: bool) -> str | None:
-    options = [*doctor_options(), "--seconds", "6", "--json", *(["--log", str(server.log)] if log else [])]
-    with loaded(server.url, load, settle_seconds=3.0) as clients:
+def _named(server: servers.Running, subject: Subject, name: str) -> str | None:
+    options = [*doctor_options(), "--seconds", str(subject.observed_seconds), "--json"]
+    if name in subject.with_log:
+        options += ["--log", str(server.log)]
+    with loaded(server.url, subject.loads[name][0], settle_seconds=3.0) as clients:
         answer: dict[str, Any] = json.loads(specmargin("doctor", server.url, *options))
     assert not clients.failures, clients.failures[:3]
     print(answer["verdict"])
