@@ -28,7 +28,7 @@ from specmargin.answers.scenarios import scenarios_of
 from specmargin.catalog.lookup import bundled_model, device_names, model_names
 from specmargin.decisions.pricer import Pricer
 from specmargin.decisions.scenario import Scenario
-from specmargin.decisions.verdict import verdict
+from specmargin.decisions.verdict import details
 from specmargin.errors import InputError, ParallelismError
 from specmargin.formats import ENGINES
 from specmargin.modes import Parallel
@@ -37,8 +37,10 @@ from specmargin.step import ExpertCounter
 from specmargin.verbs.plan.drafter_plan import DrafterPlan, drafter_plan
 from specmargin.verbs.plan.request_schema import PlanRequest
 from specmargin.verbs.plan.text import plan_blocks
+from specmargin.verbs.plan.values import answer_text
 from tests import engine_readers
 from tests.engine_readers import READERS
+from tests.verdict_form import form_faults
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / ".cache" / "matrix.jsonl"
@@ -76,7 +78,8 @@ def sample() -> list[Cell]:
     """At most 150, always the same: every model, GPU and engine, in changing company."""
     gpus, engines = device_names(), list(ENGINES)
     models = [model for model in model_names() if any(_fits(model, gpu) for gpu in gpus)]
-    pairs = [(model, _next_gpu(model, gpus, start)) for i, model in enumerate(models) for start in (i, i + 7)]
+    pairs = [(model, _next_gpu(model, gpus, i)) for i, model in enumerate(models)]
+    pairs += [(model, _next_gpu(model, gpus, i + 7)) for i, model in enumerate(models) if i % 2]
     missing = set(gpus) - {gpu for _, gpu in pairs}
     pairs += [(next(model for model in models if _fits(model, gpu)), gpu) for gpu in sorted(missing)]
     chosen = [Cell(model=m, gpu=g, engine=engines[i % len(engines)]) for i, (m, g) in enumerate(pairs)]
@@ -219,26 +222,27 @@ def _within(batch: int, ranges: tuple[tuple[int, int], ...]) -> bool:
 
 def _verdict_faults(result: DrafterPlan, engine: str) -> Iterator[str]:
     plan, judgement = result.plan, result.judgement
-    text = verdict(plan, judgement)
+    text = answer_text(result)
     fitting = [row for row in plan.rows if row.fits]
-    if text.startswith(("Speculate", "Uncertain")) != bool(result.config.text and plan.pays and fitting):
+    if text.startswith(("Yes", "Only", "Uncertain")) != bool(result.config.text and plan.pays and fitting):
         yield f"the verdict and the flags {result.config.text!r} disagree: {text}"
     if text.startswith("Uncertain") != (judgement.range.spans_one and plan.pays):
         yield f"the verdict and its range {judgement.range.low} to {judgement.range.high} disagree: {text}"
+    if fitting and plan.setting.max_depth > 0:
+        yield from form_faults(text, result.advice)
     for row, sure in zip(plan.rows, result.ranges, strict=True):
         if row.depth > 0 and row.batch <= plan.priced_up_to:
             placed = _within(row.batch, judgement.surely_paying), _within(row.batch, judgement.uncertain)
             if placed != (sure.low > 1.0, sure.spans_one):
                 yield f"batch {row.batch}: {sure.low} to {sure.high}, yet surely pays and uncertain are {placed}"
-    if text.startswith("Speculate"):
-        if f"{fitting[0].speedup:.2f}× as fast at batch {fitting[0].batch}" not in text:
-            yield f"the verdict does not give the first row's gain: {text}"
-        if ("it loses" in text) != (plan.loss is not None):
-            yield f"the verdict is silent about a loss: {text}"
-        if any(row.speedup < 1.0 for row in fitting if row.batch <= plan.priced_up_to) and "it loses" not in text:
-            yield f"a row loses, and the verdict does not say so: {text}"
-    if text.count(". ") > 3:
-        yield f"more than three sentences and its range: {text}"
+    row = judgement.row
+    if text.startswith(("Yes", "Only")) and f"{row.speedup:.2f}× at batch {row.batch:,} " not in text:
+        yield f"the verdict does not give the gain of the row by which it is judged: {text}"
+    said = " ".join(details(plan, judgement))
+    if ("It loses" in said) != (plan.loss is not None):
+        yield f"the details are silent about a loss: {said}"
+    if any(row.speedup < 1.0 for row in fitting if row.batch <= plan.priced_up_to) and "It loses" not in said:
+        yield f"a row loses, and the details do not say so: {said}"
 
 
 def _output_faults(result: DrafterPlan, engine: str) -> Iterator[str]:

@@ -16,7 +16,6 @@ Phrases = Mapping[str, Sequence[str]]  # templates by name
 
 _SLOT = re.compile(r"\{([a-z_]+)(!|:[^}]*)?\}")
 _OPTIONAL = re.compile(r"\[([^\]]*)\]")
-_CUT = "…"
 
 
 def say(name: str, phrases: Phrases, values: Values) -> str | None:
@@ -25,19 +24,14 @@ def say(name: str, phrases: Phrases, values: Values) -> str | None:
     return next((text for text in texts if text is not None), None)
 
 
-def listed(each: str, items: Sequence[Values], phrases: Phrases, *, between: str, most: int) -> str:
-    """One phrase per item; of more than `most`, the first two and the last.
-
-    Beside its values, an item knows whether it is the `first`, the `end`, the `only` one, and part of a list that was
-    `cut`.
-    """
+def listed(each: str, items: Sequence[Values], phrases: Phrases, *, between: str) -> str:
+    """One phrase per item, which knows beside its values whether it is the `first`, `second`, `end` or `only` one."""
     count = len(items)
     places = [
-        {"first": i == 0, "end": i == count - 1, "only": count == 1, "cut": count > most} | dict(item)
+        {"first": i == 0, "second": i == 1, "end": i == count - 1, "only": count == 1} | dict(item)
         for i, item in enumerate(items)
     ]
-    parts = [say(each, phrases, place) or "" for place in places]
-    return between.join(parts if count <= most else [*parts[:2], _CUT, parts[-1]])
+    return between.join(say(each, phrases, place) or "" for place in places)
 
 
 def fill(template: str, values: Values) -> str:

@@ -167,7 +167,7 @@ def _line_faults(seen: dict[str, Any]) -> Iterator[str]:
         yield f"{seen['line']!r} beside a speed-up of {speedup}"
     if (seen["says"] == "uncertain") != seen["line"].startswith("Uncertain: "):
         yield f"{seen['line']!r} is marked as {seen['says']}"
-    if seen["says"] in ("yes", "uncertain") and speedup < 1.0:
+    if seen["says"] in ("yes", "below", "uncertain") and speedup < 1.0:
         yield f"{seen['line']!r}, and a speed-up of {speedup}"
     if seen["says"] == "no" and seen["copies"] and speedup > 1.004:
         yield f"{seen['line']!r}, and a speed-up of {speedup}"

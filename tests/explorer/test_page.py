@@ -307,8 +307,8 @@ def test_all_drafters_and_all_gpus_are_one_click(open_page: Open, client: httpx.
 
 def test_terms_are_explained_on_hover_focus_and_touch(open_page: Open) -> None:
     page = answered(open_page("/?prices=laws"))
-    page.hover("[data-tile=hurdle] .term")
-    assert "one more draft token pays" in page.inner_text("#tip")
+    page.hover("[data-tile='one more token'] .term")
+    assert "one more draft token would add" in page.inner_text("#tip")
     page.mouse.move(5, 5)
     page.focus("#copy")
     page.keyboard.press("Shift+Tab")

@@ -348,7 +348,7 @@ def test_the_verdict_names_where_the_flags_lose() -> None:
     arguments = ["plan", "kimi-k2", "--gpu", "b200", "--gpus", "8", "--parallel", "dp-ep"]
     result = payload(*arguments)
     ((first, last),) = result["loses_at_batches"]
-    assert f"it loses at batch {first:,} to {last:,} (0." in result["verdict"]
+    assert f"It loses at batch {first:,} to {last:,}: 0." in " ".join(result["verdict_details"])
     assert result["pays_at_batches"] == [[1, first - 1]]
 
 

@@ -9,12 +9,15 @@ from hypothesis import strategies as st
 
 from specmargin.architecture.precision import Arithmetic
 from specmargin.architecture.types import ExpertPool
+from specmargin.catalog.accuracy import price_errors
 from specmargin.catalog.lookup import find_device, find_model
+from specmargin.decisions.advice import Judgement, judge
+from specmargin.decisions.certainty import speedup_ranges
 from specmargin.decisions.payoff import payoff
-from specmargin.decisions.plan import make_plan
+from specmargin.decisions.plan import Plan, make_plan
 from specmargin.decisions.pricer import Pricer
 from specmargin.decisions.setting import Setting
-from specmargin.decisions.verdict import verdict
+from specmargin.decisions.verdict import details, verdict
 from specmargin.errors import ParallelismError, ScenarioError
 from specmargin.hardware.layout import Layout
 from specmargin.modes import Parallel
@@ -25,6 +28,15 @@ from specmargin.step import ExpertLoad, FloatArray, Step
 from tests.scenarios import pricer, scenario
 
 ROWS = [1, 2, 4, 8, 16, 32, 64]
+
+
+def judged(plan: Plan) -> Judgement:
+    errors = price_errors(plan.scenario.prices.name, plan.scenario.device.name)
+    return judge(plan, speedup_ranges(plan, errors, own_acceptance=True))
+
+
+def said(plan: Plan) -> str:
+    return verdict(plan, judged(plan))
 
 
 def test_the_plan_is_the_argmax_of_goodput() -> None:
@@ -84,7 +96,7 @@ def test_no_speculation_pays_nothing_when_nothing_is_accepted() -> None:
     assert not plan.pays
     assert all(row.depth == 0 and row.speedup == 1.0 for row in plan.rows)
     assert plan.stops_at_batch == 1
-    assert verdict(plan).startswith("Do not speculate")
+    assert said(plan).startswith("No: ")
 
 
 def test_off_may_lose_against_none() -> None:
@@ -122,8 +134,7 @@ def test_a_mixture_may_pay_in_two_ranges_and_the_verdict_says_so() -> None:
     plan = make_plan(pricer(drafter="mtp", acceptance="0.62"), [1, 4, 64], Setting(max_depth=8))
     assert len(plan.paying) > 1
     assert [row.depth > 0 for row in plan.rows] == [True, False, True]
-    assert "at batch 1 and" in verdict(plan)
-    assert "every batch" not in verdict(plan)
+    assert details(plan, judged(plan))[0].startswith("It pays at batch 1 and ")
 
 
 @given(batch=st.integers(1, 256), alpha=st.floats(0.01, 0.99))
@@ -143,7 +154,7 @@ def test_memory_that_drafts_take_is_part_of_the_verdict() -> None:
     plan = make_plan(pricer(drafter="mtp", acceptance="0.78"), [1, 16, 64], Setting(max_depth=8))
     assert plan.largest_batch < 0.5 * plan.no_spec_largest_batch
     assert plan.no_spec_peak_tokens_per_second > plan.peak_tokens_per_second
-    assert "peak throughput is higher without speculation" in verdict(plan)
+    assert plan.loses_capacity and "so peak throughput falls by " in said(plan)
     shallow = make_plan(pricer(drafter="mtp", acceptance="0.78"), [1], Setting.fixed(1))
     assert shallow.largest_batch > plan.largest_batch
 
@@ -170,16 +181,16 @@ def test_moe_and_dense_differ_in_shape() -> None:
 
 
 def test_verdict_says_what_to_do_and_what_would_change_it() -> None:
-    text = verdict(make_plan(pricer(drafter="mtp", acceptance="0.78"), ROWS, Setting(max_depth=8, graph_limit=512)))
-    assert text.startswith("Speculate: qwen3.6-35b-a3b on h200 with mtp is ")
-    assert "Below a per-token acceptance of" in text
+    plan = make_plan(pricer(drafter="mtp", acceptance="0.78"), ROWS, Setting(max_depth=8, graph_limit=512))
+    assert said(plan).startswith("Uncertain: ") and "(plan: 0.78)" in said(plan)
+    assert any(fact.startswith("Below a per-token acceptance of") for fact in details(plan, judged(plan)))
 
 
 def test_rows_that_do_not_fit_are_marked() -> None:
     plan = make_plan(pricer(drafter="mtp"), [1, 4096], Setting(max_depth=8))
     assert [row.fits for row in plan.rows] == [True, False]
     nothing = make_plan(pricer(drafter="mtp"), [4096], Setting(max_depth=8))
-    assert "No requested batch fits in memory" in verdict(nothing)
+    assert said(nothing).startswith("Nothing fits: ")
 
 
 def test_a_model_too_large_is_refused_with_advice() -> None:

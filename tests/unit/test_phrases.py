@@ -9,7 +9,7 @@ from specmargin.phrases import fill, listed, say
 PHRASES = {
     "gain": ("{pays!}{speedup:.2f}× at batch {batch:,}[, up to {best:.1f}×]", "nothing"),
     "whole": ("It gains {gain}[ on {gpus} × {gpu}].",),
-    "each": ("{only!}all {name}", "{end!}{cut!}{name} at last", "{end!}then {name}", "[{first!}first ]{name}"),
+    "each": ("{only!}all {name}", "{end!}then {name}", "{second!}second {name}", "[{first!}first ]{name}"),
 }
 
 
@@ -32,10 +32,10 @@ def test_a_phrase_without_its_values_is_none() -> None:
 
 @pytest.mark.parametrize(
     ("names", "text"),
-    [("a", "all a"), ("ab", "first a, then b"), ("abc", "first a, b, then c"), ("abcde", "first a, b, …, e at last")],
+    [("a", "all a"), ("ab", "first a, then b"), ("abcd", "first a, second b, c, then d")],
 )
-def test_long_lists_are_cut(names: str, text: str) -> None:
-    assert listed("each", [{"name": name} for name in names], PHRASES, between=", ", most=3) == text
+def test_items_know_their_place(names: str, text: str) -> None:
+    assert listed("each", [{"name": name} for name in names], PHRASES, between=", ") == text
 
 
 def test_brackets_and_braces_of_a_setting_stay() -> None:

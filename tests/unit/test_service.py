@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -23,6 +24,7 @@ from specmargin.verbs.plan.values import answer_text
 from specmargin.verbs.simulate.request_schema import SimulateRequest, completed
 from specmargin.verbs.simulate.serving import serving_of
 from tests.command_line import run
+from tests.verdict_form import form_faults
 
 MODELS = (
     ("qwen3.6-35b-a3b", "h200", 1, "tp"),
@@ -172,22 +174,22 @@ def test_smaller_chunks_interrupt_decoding_less() -> None:
 
 def test_the_headline_is_the_services() -> None:
     options = ["--gpu", "h200", "--prices", "laws", "--isl", "4096", "--osl", "64", "--concurrency", "64"]
-    text = " ".join(run("plan", "llama-3.1-8b", *options).out.split())
-    assert text.startswith("With 64 concurrent requests of 4,096 input and 64 output tokens (±50%),")
-    assert "Prefill takes" in text
+    text = run("plan", "llama-3.1-8b", *options).out
+    assert re.match(r"\w+: \d\.\d\d× at concurrency 64 \(80% range .*\), [\d,]+ to [\d,]+ tok/s\.\n", text)
+    assert "Prefill takes" in text and "at batch 64 (80% range" not in text  # in place of decode steps, not before them
     payload = json.loads(run("plan", "llama-3.1-8b", *options, "--json").out)
     assert payload["service"]["concurrency"] == 64
     assert payload["service"]["range_ratio"] == payload["options"]["range_ratio"] == 0.5
     assert payload["service"]["plain"]["tokens_per_second_per_gpu"] > 0
-    assert payload["verdict"].startswith("With 64")
+    assert text.startswith(payload["verdict"].splitlines()[0])
 
 
 def test_a_load_that_speculation_slows_down_is_told_so() -> None:
     answer = planned("qwen3.6-35b-a3b", "h200", 1, "tp", concurrency=256, isl=2048, osl=64)
     assert answer.service is not None and answer.service.speedup < 1.0
     text = answer_text(answer)
-    assert "Leave speculation off for this load." in text
-    assert text.index("Leave speculation off") < text.index("Decode steps alone: Speculate")
+    assert text.startswith("No: ") and " at concurrency 256 (80% range " in text and "\nDraft" not in text
+    assert list(form_faults(text, answer.advice)) == []
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ def test_a_drafter_without_an_engine_is_not_recommended(engine: str, drafter: st
     request = PlanRequest(model="qwen3.6-35b-a3b", gpu="h200", prices="laws", drafter=drafter, engine=engine)
     plan = plan_values(drafter_plans(request))
     assert plan["config_supported"] is False and plan["config"] == ""
-    assert plan["verdict"].startswith("Not yet: ") and "Speculate" not in plan["verdict"]
+    assert plan["verdict"].startswith("Not yet: ") and "Yes" not in plan["verdict"]
     (note,) = plan["config_notes"]
     assert note.endswith("there is nothing to configure yet") and "leave it out" not in note
     assert any(row["depth"] > 0 and row["speedup"] > 1.0 for row in plan["rows"])  # what it would give
@@ -29,4 +29,4 @@ def test_every_other_drafter_is_supported_whether_it_pays_or_not() -> None:
         )
         plan = plan_values(drafter_plans(request))
         assert plan["config_supported"] is True
-        assert plan["verdict"].startswith(("Speculate: ", "Uncertain: ", "Do not speculate: "))
+        assert plan["verdict"].startswith(("Only up to batch ", "Uncertain: ", "No: "))

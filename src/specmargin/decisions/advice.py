@@ -16,6 +16,7 @@ from specmargin.decisions.rows import PlanRow
 
 class Advice(StrEnum):
     SPECULATE = "speculate"
+    BELOW_CAPACITY = "speculate-below-capacity"  # a gain, but fewer sequences fit, and peak throughput falls
     UNCERTAIN = "uncertain"  # the best estimate is a gain; its 80% range holds a loss
     DO_NOT = "do-not-speculate"
     UNSUPPORTED = "unsupported"  # it would gain, but no engine runs the drafter
@@ -26,19 +27,28 @@ class Advice(StrEnum):
 class Judgement:
     """The row by which a plan is judged, with its range, and how sure the plan is at each batch that it covers."""
 
-    row: PlanRow  # the first that fits and gains; else the first that fits
+    row: PlanRow  # the first that fits and gains; else the best draft, which the plan does not use
     range: SpeedupRange
     surely_paying: Spans  # batches at which the range of the speed-up lies above 1
     uncertain: Spans  # batches with drafts at which it spans 1
     advice: Advice
 
 
-def judge(plan: Plan, ranges: Sequence[SpeedupRange], *, supported: bool = True) -> Judgement:
-    """`ranges`: one per row of the plan. Between its rows the width of the range is interpolated."""
+def judge(
+    plan: Plan,
+    ranges: Sequence[SpeedupRange],
+    *,
+    supported: bool = True,
+    refused: tuple[PlanRow, SpeedupRange] | None = None,
+) -> Judgement:
+    """`ranges`: one per row of the plan. Between its rows the width of the range is interpolated.
+
+    `refused`: the best draft of a plan that drafts nothing.
+    """
     pairs = list(zip(plan.rows, ranges, strict=True))
     fitting = [pair for pair in pairs if pair[0].fits]
     gaining = [pair for pair in fitting if pair[0].depth > 0 and pair[0].speedup > 1.0]
-    row, sure = (gaining or fitting or pairs)[0]
+    row, sure = gaining[0] if gaining else refused or (fitting or pairs)[0]
     paying, uncertain = _spans(plan, [pair for pair in pairs if pair[0].depth > 0])
     if not fitting:
         advice = Advice.NONE_FITS
@@ -46,8 +56,10 @@ def judge(plan: Plan, ranges: Sequence[SpeedupRange], *, supported: bool = True)
         advice = Advice.DO_NOT
     elif not supported:
         advice = Advice.UNSUPPORTED
+    elif sure.spans_one:
+        advice = Advice.UNCERTAIN
     else:
-        advice = Advice.UNCERTAIN if sure.spans_one else Advice.SPECULATE
+        advice = Advice.BELOW_CAPACITY if plan.loses_capacity else Advice.SPECULATE
     return Judgement(row=row, range=sure, surely_paying=paying, uncertain=uncertain, advice=advice)
 
 

@@ -25,7 +25,8 @@ from specmargin.routing.profile import UNIFORM
 from specmargin.sources import SourceKind
 
 PRICES, ACCEPTANCE, ROUTING = "prices", "acceptance", "routing"
-#: By engine: what measures prices of one's own. The kernels of llama.cpp are not measured.
+#: By engine: what measures prices of one's own. The kernels of llama.cpp are not measured: its server is.
+_BENCHMARK = "the benchmark of --explain"
 _MEASURES = {"vllm": "specmargin measure vllm", "sglang": "specmargin measure gpu", "trtllm": "specmargin measure gpu"}
 
 
@@ -35,7 +36,7 @@ class InputRange:
 
     name: str
     origin: str  # in a word or two
-    phrase: str  # in a sentence: "acceptance, borrowed from other models"
+    phrase: str  # in a sentence: "acceptance (borrowed)"
     low: float
     high: float
     narrow: str  # how to know it better; "" if it is as good as it gets
@@ -122,10 +123,10 @@ _PRICE_ORIGINS = {
 }
 _COMPONENT_ORIGINS = {
     SourceKind.MEASURED: "measured elsewhere",
-    SourceKind.SILICON: "from public kernel tables",
-    SourceKind.PUBLISHED: "from published figures",
-    SourceKind.SCALED: "scaled from another GPU",
-    SourceKind.DATASHEET: "from the datasheet",
+    SourceKind.SILICON: "public kernel tables",
+    SourceKind.PUBLISHED: "published figures",
+    SourceKind.SCALED: "scaled",
+    SourceKind.DATASHEET: "datasheet",
     SourceKind.ASSUMED: "assumed",
 }
 
@@ -144,9 +145,11 @@ def prices_range(
         phrase=f"prices ({origin})",
         low=math.exp(min(errors.low, 0.0)),
         high=math.exp(max(errors.high, 0.0)),
-        narrow="" if origin == "yours" else _MEASURES.get(scenario.engine, ""),
+        narrow="" if origin == "yours" else _MEASURES.get(scenario.engine, _BENCHMARK),
     )
-    parts = [_component_range(unknown, point, narrow=_MEASURES.get(scenario.engine, "")) for unknown in unknowns]
+    parts = [
+        _component_range(unknown, point, narrow=_MEASURES.get(scenario.engine, _BENCHMARK)) for unknown in unknowns
+    ]
     parts = sorted((part for part in parts if part.width > 0.0), key=lambda part: -part.width)
     if not parts:
         return general
@@ -160,18 +163,14 @@ def _component_range(unknown: PriceUnknown, point: int, *, narrow: str) -> Input
     return InputRange(
         name=str(unknown.component),
         origin=origin,
-        phrase=f"the time of {_named(unknown.component)}, {origin}",
+        phrase=f"{_NAMES.get(unknown.component, str(unknown.component))} ({origin})",
         low=math.exp(float(unknown.low.flat[point])),
         high=math.exp(float(unknown.high.flat[point])),
         narrow=narrow,
     )
 
 
-_PLACES = {Component.ENGINE: "the engine itself", Component.LAUNCHES: "kernel launches on this host"}
-
-
-def _named(component: Component) -> str:
-    return _PLACES.get(component, f"{component} on this GPU")
+_NAMES = {Component.ENGINE: "the engine's own time", Component.LAUNCHES: "kernel launches"}
 
 
 def acceptance_range(survival: Survival, depth: int, *, own: bool) -> InputRange:
@@ -182,10 +181,10 @@ def acceptance_range(survival: Survival, depth: int, *, own: bool) -> InputRange
     if own:
         origin, phrase, narrow = "yours", "acceptance", ""
     elif survival.source.kind is SourceKind.ASSUMED:
-        origin, phrase = "borrowed", "acceptance, borrowed from other models"
+        origin, phrase = "borrowed", "acceptance (borrowed)"
         narrow = "specmargin profile acceptance"
     else:
-        origin, phrase = "benchmark", "acceptance, measured on a benchmark"
+        origin, phrase = "benchmark", "acceptance (benchmark)"
         narrow = "specmargin profile acceptance"
     return InputRange(name=ACCEPTANCE, origin=origin, phrase=phrase, low=low, high=high, narrow=narrow)
 
@@ -201,7 +200,7 @@ def routing_range(scenario: Scenario, factor: float | None) -> InputRange:
     return InputRange(
         name=ROUTING,
         origin="borrowed",
-        phrase="routing, borrowed from another model",
+        phrase="routing (borrowed)",
         low=math.exp(-factor),
         high=math.exp(factor),
         narrow="specmargin profile routing",

@@ -33,6 +33,7 @@ class Plan:
     no_spec_largest_batch: int  # sequences that fit without speculation
     peak_tokens_per_second: float  # the best goodput of any batch that fits
     no_spec_peak_tokens_per_second: float  # the same without speculation
+    no_spec_peak_beside_drafts: float  # the same with no more sequences than fit with drafts
     payoff: Payoff  # speed-ups by batch
     priced_up_to: int  # the largest batch that `payoff` covers
     graph_free_paying: Spans  # where some depth would pay if the engine had a graph for every step
@@ -56,6 +57,12 @@ class Plan:
     @property
     def pays(self) -> bool:
         return any(row.depth > 0 and row.speedup > 1.0 for row in self.rows if row.fits)
+
+    @property
+    def loses_capacity(self) -> bool:
+        """Whether peak throughput falls by more than `min_gain`, mostly since drafts leave memory for fewer."""
+        plain, here = self.no_spec_peak_tokens_per_second, self.peak_tokens_per_second
+        return here < (1.0 - self.min_gain) * plain and 2.0 * self.no_spec_peak_beside_drafts <= plain + here
 
     @property
     def stops_at_batch(self) -> int | None:
@@ -105,12 +112,28 @@ def make_plan(pricer: Pricer, batches: Sequence[int], setting: Setting, *, min_g
         no_spec_largest_batch=no_spec_largest,
         peak_tokens_per_second=_peak(pricer, setting, largest),
         no_spec_peak_tokens_per_second=_peak(pricer, Setting.fixed(0), no_spec_largest),
+        no_spec_peak_beside_drafts=_peak(pricer, Setting.fixed(0), min(largest, no_spec_largest)),
         payoff=under,
         priced_up_to=horizon,
         graph_free_paying=graph_free.paying,
         stops_at_context=stops_at_context(pricer, setting, int(batches[0])),
         switch_acceptance=switch_acceptance(grid, setting),
     )
+
+
+def best_draft(plan: Plan) -> PlanRow | None:
+    """Of a plan that drafts nothing: the draft that comes nearest to a gain, or would gain at one batch alone."""
+    batches = [row.batch for row in plan.rows if row.fits]
+    if plan.pays or not batches or plan.setting.max_depth == 0:
+        return None
+    grid = plan.pricer.grid(batches, plan.setting.max_depth)
+    fits = np.array([plan.pricer.largest_batch(depth) for depth in range(plan.setting.max_depth + 1)])
+    possible = plan.setting.allowed(grid) & (grid.batches[:, np.newaxis] <= fits)
+    speedup = np.where(possible, grid.speedup, 0.0)[:, 1:]
+    place, depth = divmod(int(speedup.argmax()), plan.setting.max_depth)
+    if speedup[place, depth] == 0.0:
+        return None
+    return plan_rows(plan.pricer, [batches[place]], Setting.fixed(depth + 1), min_gain=plan.min_gain)[0]
 
 
 def _peak(pricer: Pricer, setting: Setting, largest: int) -> float:

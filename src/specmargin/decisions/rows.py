@@ -45,11 +45,6 @@ class PlanRow:
     gpu_hours_per_million_tokens: float
     fits: bool
 
-    @property
-    def hurdle_text(self) -> str:
-        """A probability, or words where it is none."""
-        return self.hurdle_note or f"{self.hurdle:.2f}"
-
 
 def plan_rows(pricer: Pricer, batches: Sequence[int], setting: Setting, *, min_gain: float) -> tuple[PlanRow, ...]:
     """One row per batch."""

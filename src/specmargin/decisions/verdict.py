@@ -1,112 +1,179 @@
-"""The plan in three sentences: what to do and the gain, where it pays, and what would change the answer.
+"""The plan in four lines: the answer, what to draft, the largest unknown, and the caveat that could change it.
 
-A fourth says how sure that is, if the ranges of the rows are known and the first sentence does not say it already.
-
-The sentences are data (`verdict.toml`), which the static site fills too; this module finds their values.
+The sentences are data (`verdict.toml`), which the static site fills too; this module finds their values. `details` are
+the longer facts, for `--explain` and the JSON.
 """
 
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Mapping
 from importlib.resources import files
 from typing import Any
 
+from specmargin.acceptance.survival import break_even_acceptance
 from specmargin.decisions.advice import Advice, Judgement
 from specmargin.decisions.payoff import Spans
 from specmargin.decisions.plan import Plan
-from specmargin.decisions.rows import PlanRow
 from specmargin.phrases import listed, say
 
 PHRASES: dict[str, list[str]] = tomllib.loads((files("specmargin.decisions") / "verdict.toml").read_text("utf-8"))
-_LONG_SPANS, _LONG_STEPS = 3, 4  # lists of more are shortened
-MUCH_LESS = 0.8  # of the sequences that fit without drafts
+LONG_SPANS, LONG_STEPS = 3, 4  # lists of more are summarised
+_DETAILS = (
+    *("pays_where", "clear_where", "loses_where", "graphs", "memory"),
+    *("change_of_depth", "context_limit", "deepest"),
+)
+_GAINS = (Advice.SPECULATE, Advice.BELOW_CAPACITY, Advice.UNCERTAIN, Advice.UNSUPPORTED)
 
 
-def verdict(plan: Plan, judgement: Judgement | None = None, *, unsupported: str = "") -> str:
-    """What to do, first. Without a `judgement`, by the best estimates alone.
+def verdict(
+    plan: Plan,
+    judgement: Judgement,
+    *,
+    advice: Advice | None = None,
+    unsupported: str = "",
+    service: Mapping[str, Any] | None = None,
+) -> str:
+    """One line per sentence, the answer first.
 
-    `unsupported`: why no engine can run the plan's drafter; the plan is then what it would give.
+    `advice`: of the service, if there is one, whose values then replace those of decode steps. `unsupported`: why no
+    engine can run the plan's drafter; the plan is then what it would give.
     """
-    values = _subject(plan) | _gain(plan) | _where(plan, plan.paying) | _graph_free(plan)
-    values |= _losing(plan) | _memory(plan) | _change(plan)
-    values |= {"unsupported": unsupported or None, "supported": not unsupported, "pays": plan.pays}
-    if judgement is not None:
-        values |= _certainty(plan, judgement)
+    advice = advice or judgement.advice
+    gains = advice in _GAINS
+    values = _headline(plan, judgement) | _drafts(plan, judgement) | _doubt(judgement)
+    values |= _losing(plan) | _clear(plan, judgement) | _context(plan)
+    values |= {
+        "none_fits": advice is Advice.NONE_FITS,
+        "no_drafts": plan.setting.max_depth == 0,
+        "unsupported": unsupported or None,
+        "gains": gains,
+        "uncertain": advice is Advice.UNCERTAIN,
+        "drafting": gains,
+        "refused": not plan.pays and not judgement.row.speedup > 1.0 and bool(judgement.range.inputs),
+    }
+    if service is not None and plan.pays:
+        values |= {"served": True, "drafter": None, "limit": None} | dict(service)
+    values["room"] = gains and values["limit"] is None
     return say("verdict", PHRASES, values) or ""
 
 
-def _certainty(plan: Plan, judgement: Judgement) -> dict[str, Any]:
-    sure = judgement.range
-    if not sure.inputs or not plan.pays:
-        return {}
-    unknown, clearly = sure.largest_unknown, judgement.surely_paying
-    uncertain = judgement.advice is Advice.UNCERTAIN
+def details(plan: Plan, judgement: Judgement) -> list[str]:
+    """Where it pays and loses, memory, and what would change the answer: a sentence each."""
+    values = _headline(plan, judgement) | _losing(plan) | _clear(plan, judgement) | _context(plan)
+    values |= _where(plan) | _graph_free(plan) | _change(plan)
+    said = (say(name, PHRASES, values) for name in _DETAILS)
+    return [sentence for sentence in said if sentence is not None]
+
+
+def _headline(plan: Plan, judgement: Judgement) -> dict[str, Any]:
+    row, sure = judgement.row, judgement.range
+    known = bool(sure.inputs)
     return {
-        "uncertain": uncertain,
-        "clear": not uncertain,
-        "judged_batch": judgement.row.batch,
-        "judged_speedup": judgement.row.speedup,
+        "factor": row.speedup if known else None,
         "low": sure.low,
         "high": sure.high,
-        "unknown": unknown and unknown.phrase,
-        "narrow": unknown and unknown.narrow,
-        "partly_clear": bool(clearly) and clearly != plan.paying,
-        "clear_spans": _spans(clearly),
-        "nowhere_clear": not clearly,
+        "batch": row.batch,
+        "depth": row.depth,
+        "alone": not plan.pays and row.speedup > 1.0 and known,  # pays by itself, at one batch
+        "drafter": plan.scenario.drafter.name,
+        "context": plan.scenario.context,
+        "limit": plan.paying[-1][1] if plan.loses_capacity and plan.paying else None,
+        "one_fits": plan.largest_batch == 1,
+        "largest_batch": plan.largest_batch,
+        "no_spec_largest_batch": plan.no_spec_largest_batch,
+        "peak_loss": round(100.0 * (1.0 - plan.peak_tokens_per_second / plan.no_spec_peak_tokens_per_second)),
     }
 
 
-def _subject(plan: Plan) -> dict[str, Any]:
-    scenario = plan.scenario
-    return {
-        "model": scenario.architecture.name,
-        "several_gpus": scenario.layout.gpus if scenario.layout.gpus > 1 else None,
-        "gpu": scenario.device.name,
-        "drafter": scenario.drafter.name,
-        "context": scenario.context,
+def _drafts(plan: Plan, judgement: Judgement) -> dict[str, Any]:
+    row = judgement.row
+    accepted = float(plan.scenario.survival.up_to(max(row.depth, 1)).sum())
+    return _steps(plan) | {
+        "only_batch": row.batch if len(plan.rows) == 1 else None,
+        "even": row.break_even_acceptance,
+        # The constant acceptance with as many accepted tokens, which can be compared with the break-even.
+        "used": float(break_even_acceptance(1.0 + accepted, max(row.depth, 1))),
     }
 
 
-def _gain(plan: Plan) -> dict[str, Any]:
-    rows = [row for row in plan.rows if row.fits]
-    if not rows:
-        return {"none_fits": True}
-    first, best = rows[0], plan.best
-    capped = any(row.depth == plan.setting.max_depth for row in rows) and plan.scenario.drafter.max_depth is None
-    alone = max((row for row in rows if row.better_depth), key=lambda row: row.better_speedup or 0.0, default=None)
-    return {
-        "first_speedup": first.speedup,
-        "first_batch": first.batch,
-        "best_speedup": best.speedup if best.batch != first.batch else None,
-        "best_batch": best.batch,
-        "steps": _steps(plan, rows),
-        "capped_depth": plan.setting.max_depth if capped else None,
-        "alone_depth": alone and alone.better_depth,  # would pay by itself, at one batch
-        "alone_speedup": alone and alone.better_speedup,
-        "alone_batch": alone and alone.batch,
-    }
-
-
-def _steps(plan: Plan, rows: list[PlanRow]) -> str:
+def _steps(plan: Plan) -> dict[str, Any]:
     """Up to the largest batch that fits."""
     if plan.setting.schedule is None:
-        steps = [(row.batch, row.depth) for row in rows]
+        steps = [(row.batch, row.depth) for row in plan.rows if row.fits]
     else:
         ranges = [entry for entry in plan.setting.schedule.ranges if entry.first <= max(plan.largest_batch, 1)]
         steps = [(entry.last, entry.depth) for entry in ranges]
-    steps = [step for i, step in enumerate(steps) if i + 1 == len(steps) or steps[i + 1][1] != step[1]]
-    items = [{"last": last, "depth": depth, "off": depth == 0, "single": depth == 1} for last, depth in steps]
-    return listed("step", items, PHRASES, between=", ", most=_LONG_STEPS)
-
-
-def _where(plan: Plan, spans: Spans) -> dict[str, Any]:
+    merged: list[dict[str, Any]] = []
+    for last, depth in steps:
+        if merged and merged[-1]["depth"] == depth:
+            merged[-1]["last"] = last
+        else:
+            merged.append({"last": last, "depth": depth})
+    later = [step["depth"] for step in merged[1:]]
     return {
-        "everywhere": spans == ((1, plan.priced_up_to),),
+        "cut": len(merged) > LONG_STEPS,
+        "first_step": say("step", PHRASES, {"first": True} | merged[0]) if merged else None,
+        "least": min(later, default=0),
+        "most": max(later, default=0),
+        "every_step": listed("step", merged, PHRASES, between=""),
+    }
+
+
+def _doubt(judgement: Judgement) -> dict[str, Any]:
+    unknown = judgement.range.largest_unknown
+    return {"known": unknown is not None, "unknown": unknown and unknown.phrase, "narrow": unknown and unknown.narrow}
+
+
+def _losing(plan: Plan) -> dict[str, Any]:
+    if plan.loss is None:
+        return {}
+    edges = [batch for entry in plan.loss.spans for batch in entry]
+    return {
+        "losing_batches": _batches(plan.loss.spans),
+        "off_there": not plan.setting.depths_at(plan.pricer, edges).any(),
+        "matters": plan.loss.worst_speedup < 1.0 - plan.min_gain,
+        "worst_speedup": plan.loss.worst_speedup,
+        "worst_batch": plan.loss.worst_batch,
+    }
+
+
+def _clear(plan: Plan, judgement: Judgement) -> dict[str, Any]:
+    """Where the 80% range is above 1."""
+    clearly = judgement.surely_paying
+    return {
+        "partly_clear": bool(clearly) and clearly != plan.paying,
+        "clear_batches": _batches(clearly),
+        "nowhere_clear": plan.pays and not clearly,
+    }
+
+
+def _batches(spans: Spans) -> str | None:
+    if not spans:
+        return None
+    items = [{"low": low, "high": high, "one": low == high} for low, high in spans]
+    ends = {"scattered": len(spans) > LONG_SPANS, "low": spans[0][0], "high": spans[-1][1]}
+    return say("batches", PHRASES, ends | {"spans": listed("span", items, PHRASES, between=" and ")})
+
+
+def _context(plan: Plan) -> dict[str, Any]:
+    return {"stops_at_context": plan.stops_at_context, "first_batch": plan.rows[0].batch}
+
+
+# --- of the details alone ---
+
+
+def _where(plan: Plan) -> dict[str, Any]:
+    capped = any(row.depth == plan.setting.max_depth for row in plan.rows if row.fits)
+    return {
+        "everywhere": plan.paying == ((1, plan.priced_up_to),),
         "more_fit": plan.largest_batch > plan.priced_up_to,
         "priced_up_to": plan.priced_up_to,
-        "largest_batch": plan.largest_batch,
-        "one_fits": plan.largest_batch == 1,
-        "spans": _spans(spans),
+        "paying_batches": _batches(plan.paying),
+        "fewer_fit": plan.largest_batch < plan.no_spec_largest_batch,
+        "peak_tokens_per_second": plan.peak_tokens_per_second,
+        "no_spec_peak_tokens_per_second": plan.no_spec_peak_tokens_per_second,
+        "capped_depth": plan.setting.max_depth if capped and plan.scenario.drafter.max_depth is None else None,
     }
 
 
@@ -117,44 +184,15 @@ def _graph_free(plan: Plan) -> dict[str, Any]:
     last, further = ((spans[-1][1] if spans else 0) for spans in (plan.paying, plan.graph_free_paying))
     if limit is None or further <= last or 2 * further <= limit:
         return {}
-    where = say("where", PHRASES, _where(plan, plan.graph_free_paying))
-    return {"graph_limit": limit, "graph_free": where}
-
-
-def _spans(spans: Spans) -> str | None:
-    items = [{"low": low, "high": high, "one": low == high} for low, high in spans]
-    return listed("span", items, PHRASES, between=" and ", most=_LONG_SPANS) or None
-
-
-def _losing(plan: Plan) -> dict[str, Any]:
-    if plan.loss is None:
-        return {}
-    edges = [batch for entry in plan.loss.spans for batch in entry]
-    return {
-        "losing_spans": _spans(plan.loss.spans),
-        "off_there": not plan.setting.depths_at(plan.pricer, edges).any(),
-        "worst_speedup": plan.loss.worst_speedup,
-        "worst_batch": plan.loss.worst_batch,
-    }
-
-
-def _memory(plan: Plan) -> dict[str, Any]:
-    return {
-        "fewer_fit": plan.largest_batch < MUCH_LESS * plan.no_spec_largest_batch,
-        "no_spec_largest_batch": plan.no_spec_largest_batch,
-        "faster_without": plan.no_spec_peak_tokens_per_second > plan.peak_tokens_per_second,
-        "no_spec_peak_tokens_per_second": plan.no_spec_peak_tokens_per_second,
-        "peak_tokens_per_second": plan.peak_tokens_per_second,
-    }
+    return {"graph_limit": limit, "graph_free_last": further}
 
 
 def _change(plan: Plan) -> dict[str, Any]:
     row = next((row for row in plan.rows if row.fits), plan.rows[0])
     return {
-        "no_drafts": plan.setting.max_depth == 0,
+        "drafts_considered": plan.setting.max_depth > 0,
         "row_off": row.depth == 0,
         "row_batch": row.batch,
         "switch_acceptance": plan.switch_acceptance,
         "first_acceptance": plan.scenario.survival.first_acceptance,
-        "stops_at_context": plan.stops_at_context,
     }

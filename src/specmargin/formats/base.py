@@ -191,11 +191,11 @@ class EngineFormat:
             return empty
         schedule = extended(chosen.schedule, rule)
         config, values = self.express(request, schedule), slots(rule, schedule, request.hurdle_by_depth)
-        file_text = None if config.file_text is None else _filled(config.file_text, values)
-        return replace(config, text=_filled(config.text, values), file_text=file_text, limits=chosen.limits)
+        file_text = None if config.file_text is None else filled(config.file_text, values)
+        return replace(config, text=filled(config.text, values), file_text=file_text, limits=chosen.limits)
 
 
-def _filled(text: str, values: Mapping[str, object]) -> str:
+def filled(text: str, values: Mapping[str, object]) -> str:
     """Other braces stay: names of the user's files may have some."""
     for name, value in values.items():
         text = text.replace(f"{{{name}}}", str(value))

@@ -29,7 +29,7 @@ _LEAST_REQUESTS, _LEAST_ARRIVALS = 32, 400
 # Lengths that vary need more requests: the speed-ups of four seeds differ by up to 2% with 2,048 requests, by up to 11%
 # with 16 per user. The limit of steps (about 2 µs each) is for few users with long outputs, who need fewer requests.
 _VARIED_REQUESTS, _VARIED_STEPS = 2048, 200_000
-_MUCH_PREFILL = 0.4  # share of the time from which on the headline mentions it
+_MUCH_PREFILL = 0.4  # share of the time from which on a verdict mentions it
 _MIN_SEQS = 256  # vLLM's default limit, raised where more users are asked for
 
 
@@ -79,27 +79,18 @@ class Service:
             return 1.0
         return self.plain.tpot_seconds / self.speculating.tpot_seconds
 
-    def headline(self, low: float, high: float) -> str:
-        """What the service gains, in one or two sentences; `low` and `high` are its 80% range."""
-        load, gain = self.load, self.speedup
-        spread = f" (±{load.range_ratio:.0%})" if load.range_ratio else ""
-        tokens = f"{load.prompt_tokens:,} input and {load.output_tokens:,} output tokens{spread}"
-        if load.users is not None:
-            subject = f"With {load.users:,} concurrent requests of {tokens}"
-            before, after = self.plain.tokens_per_second, self.speculating.tokens_per_second
-            change = f"{before:,.0f} to {after:,.0f} output tokens per second"
+    def said(self, low: float, high: float) -> dict[str, Any]:
+        """What a verdict says of it (`decisions/verdict.toml`); `low` and `high` are its 80% range."""
+        before, after = self.plain, self.speculating
+        said: dict[str, Any] = {"factor": self.speedup, "low": low, "high": high}
+        if self.load.users is not None:
+            said |= {"users": self.load.users}
+            said |= {"plain_rate": before.tokens_per_second, "rate": after.tokens_per_second}
         else:
-            subject = f"At {load.requests_per_second:g} requests per second, each of {tokens}"
-            before, after = ((1e3 * (each.tpot_seconds or 0.0)) for each in (self.plain, self.speculating))
-            change = f"{before:.1f} to {after:.1f} ms per token"
-        sure = f"; uncertain: {low:.2f} to {high:.2f}×" if low <= 1.0 < gain else ""
-        text = f"{subject}, the service goes from {change} with these flags ({gain:.2f}×{sure})."
-        if gain < 1.0:
-            text += " Leave speculation off for this load."
-        share = self.plain.prefill_share
-        if share > _MUCH_PREFILL:
-            text += f" Prefill takes {share:.0%} of the time without speculation, and drafting does not shorten it."
-        return text
+            said |= {"qps": self.load.requests_per_second}
+            said |= {"plain_ms": 1e3 * (before.tpot_seconds or 0.0), "ms": 1e3 * (after.tpot_seconds or 0.0)}
+        share = before.prefill_share
+        return said | {"prefill": f"{100.0 * share:.0f}" if share > _MUCH_PREFILL else None}
 
     def values(self, low: float, high: float) -> dict[str, Any]:
         """The same as JSON."""

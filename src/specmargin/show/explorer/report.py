@@ -29,8 +29,7 @@ _COLUMNS = {
     "goodput_tokens_per_second": ("tok/s", "{:,.0f}"),
     "no_spec_tokens_per_second": ("plain", "{:,.0f}"),
     "tpot_seconds": ("ms/token", "{:.2f}"),
-    "needed": ("needs", "{}"),
-    "survival": ("has", "{:.2f}"),
+    "one_more": ("one more token", "{:+.1%}"),
     "break_even_acceptance": ("break-even", "{:.2f}"),
     "distinct_experts": ("experts", "{:.0f}"),
     "bound_by": ("bottleneck", "{}"),
@@ -55,6 +54,7 @@ def page(view: View, origin: Origin, *, advance: Callable[[], None] = lambda: No
     parts = [
         f"<h1>{_text(plan['model'])} on {_text(plan['gpu'])}</h1>",
         f'<p class="verdict">{_text(plan["verdict"])}</p>',
+        f"<ul>{''.join(f'<li>{_text(fact)}</li>' for fact in plan['verdict_details'])}</ul>",
         _facts(view),
         _flags(plan, view.answer.engine.title),
         _table(view),
@@ -119,11 +119,11 @@ def _table(view: View) -> str:
     plan, next_token = view.plan, next_tokens(view)
     head = "".join(f'<th scope="col">{name}</th>' for name, _ in _COLUMNS.values())
     body = "".join(
-        f"<tr{'' if row['fits'] else ' class=unfit'}>{''.join(_cells(row, needs))}</tr>"
-        for row, needs in zip(plan["rows"], next_token, strict=False)
+        f"<tr{'' if row['fits'] else ' class=unfit'}>{''.join(_cells(row, more))}</tr>"
+        for row, more in zip(plan["rows"], next_token, strict=False)
     )
     notes = [
-        "Plain: without speculation. Needs, has: the survival that one more draft token needs to pay, and its own. "
+        "Plain: without speculation. One more token: what it would add to tok/s, its drafting included. "
         "Break-even: the per-token acceptance at which this depth equals no speculation. Experts: per layer and GPU."
     ]
     if not all(row["fits"] for row in plan["rows"]):
@@ -135,13 +135,12 @@ def _table(view: View) -> str:
 
 
 def _cells(row: dict[str, Any], next_token: dict[str, Any]) -> Iterator[str]:
-    depth, needed = row["better_depth"], next_token["needed"]
+    depth = row["better_depth"]
     shown = row | {
         "bound_by": bottleneck(row["bound_by"]),
         "tpot_seconds": row["tpot_seconds"] * 1e3,  # in milliseconds, as its column says
         "better": "" if depth is None else f"{depth or 'none'}: {row['better_speedup']:.2f}×",
-        "needed": next_token["note"] if needed is None else f"{needed:.2f}",
-        "survival": next_token["survival"],
+        "one_more": next_token["gain"] or None,  # 0: its step has no CUDA graph
     }
     for key, (name, form) in _COLUMNS.items():
         text = "–" if shown[key] in (None, "") else form.format(shown[key])

@@ -213,9 +213,7 @@ class Grids:
             "graph_limit": scenario.engine_time.graph_limit,
             "free_bytes": memory.usable_bytes - memory.weight_bytes,
             "bytes": [self.pricer.sequence_bytes(None, tokens) for tokens in self.contexts],
-            "price_range": _input(
-                prices_range(scenario, price_errors(scenario.prices.name, self.cell.gpu))
-            ),  # of its kind of prices
+            "price_range": self._kind_of_prices(),
             "price_unknowns": self.price_unknowns,
             "routing_range": _input(routing_range(scenario, 0.0)) if borrowed_routing(scenario) else None,
             "bounds": self.bounds,
@@ -223,6 +221,12 @@ class Grids:
             "commands": command_templates(self.cell.engine, self.cell.model, self.cell.gpus),
             "drafters": list(self._drafters()),
         }
+
+    def _kind_of_prices(self) -> dict[str, Any]:
+        """The range of prices of this kind."""
+        scenario = self.pricer.scenario
+        errors = price_errors(scenario.prices.name, self.cell.gpu)
+        return _input(prices_range(scenario, errors))
 
     def _plan(self) -> dict[str, Any]:
         """The part of `plan --json` that no control changes."""
@@ -259,7 +263,6 @@ class Grids:
                 "kind": choice.kind,
                 "format": templates(find_engine(self.cell.engine), choice),
                 "depth": depth,
-                "limited": scenario.drafter.max_depth is not None,
                 "bytes": [
                     [pricer.sequence_bytes(each, tokens) for each in range(depth + 1)] for tokens in self.contexts
                 ],

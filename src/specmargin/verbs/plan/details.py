@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+
 from specmargin.answers.blocks import GAP, Block, Line, Table, Verbatim, bold, dim, left, right, sourced
+from specmargin.decisions.next_token import next_token
 from specmargin.decisions.plan import Plan
 from specmargin.decisions.rows import PlanRow
+from specmargin.decisions.verdict import details as verdict_details
 from specmargin.prices.model import Resource
 from specmargin.verbs.plan.commands import check_json, serve_json
 from specmargin.verbs.plan.drafter_plan import DrafterPlan
+from specmargin.verbs.plan.memory import memory_blocks
 
 _LEGEND = (
     "draft: draft tokens per sequence and step with these flags",
@@ -18,8 +23,7 @@ _LEGEND = (
     "ms/token: time between tokens of one sequence",
     "break-even: per-token acceptance at which this depth breaks even",
     "accept length: break-even in tokens per round, including the bonus token, as engines report it",
-    "hurdle: survival at which verifying one more draft token pays, drafting excluded; survival: probability that a "
-    "draft token and all before it are accepted; never pays: not even a token that is certain to be accepted",
+    "one more token: what it would add to tok/s, its drafting included; -: its step has no CUDA graph",
     "experts/GPU: distinct experts per layer that a step reads on the busiest GPU",
     "comm: share of the step spent in communication between GPUs",
     "bottleneck: component, and its limiting resource, that one more position waits for",
@@ -27,6 +31,8 @@ _LEGEND = (
 
 
 def details(best: DrafterPlan) -> Iterator[Block]:
+    yield from map(Line, verdict_details(best.plan, best.judgement))
+    yield GAP
     for note in best.config.notes:
         yield dim(note)
     yield from _commands(best)
@@ -34,6 +40,8 @@ def details(best: DrafterPlan) -> Iterator[Block]:
     yield GAP
     for line in _LEGEND:
         yield dim(line)
+    yield GAP
+    yield from memory_blocks(best.plan)
     yield GAP
     effect = best.routing_effect
     if effect is not None:
@@ -61,9 +69,10 @@ def _commands(best: DrafterPlan) -> Iterator[Block]:
 
 
 def _bottlenecks(plan: Plan) -> Table:
-    scenario = plan.scenario
+    scenario, depths = plan.scenario, np.array([row.depth for row in plan.rows])
+    more = next_token(plan.pricer, [row.batch for row in plan.rows], depths, plan.setting).gain_in_graphs.tolist()
     several, moe = scenario.layout.gpus > 1, scenario.architecture.is_moe
-    columns = ["batch", "plain ms", "accept length", "hurdle"]
+    columns = ["batch", "plain ms", "accept length", "one more token"]
     columns += [*(["experts/GPU"] if moe else []), *(["comm"] if several else [])]
     return Table(
         title=f"weights {scenario.weight_names}, KV {scenario.kv_precision.name}, {scenario.prices.name} prices",
@@ -73,12 +82,12 @@ def _bottlenecks(plan: Plan) -> Table:
                 f"{row.batch:,}",
                 f"{row.no_spec_tpot_seconds * 1e3:.2f}",
                 "never" if row.break_even_accept_length is None else f"{row.break_even_accept_length:.2f}",
-                row.hurdle_text,
+                f"{gain:+.1%}" if gain else "-",
                 *([f"{row.distinct_experts:.0f}"] if moe else []),
                 *([f"{row.communication_share:.0%}"] if several else []),
                 _bottleneck(row),
             ]
-            for row in plan.rows
+            for row, gain in zip(plan.rows, more, strict=True)
         ],
     )
 

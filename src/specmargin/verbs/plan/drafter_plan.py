@@ -18,14 +18,13 @@ from specmargin.decisions.compare import Comparison
 from specmargin.decisions.compare import compare as compare_sources
 from specmargin.decisions.grid import Grid
 from specmargin.decisions.load import Load, Operating, settle
-from specmargin.decisions.plan import HORIZON, Plan, check_range, make_plan
+from specmargin.decisions.plan import HORIZON, Plan, best_draft, check_range, make_plan
 from specmargin.decisions.pricer import Pricer
 from specmargin.decisions.routing_effect import RoutingEffect, routing_effect
 from specmargin.decisions.rows import PlanRow
 from specmargin.decisions.scenario import Scenario
 from specmargin.decisions.schedule import Schedule
 from specmargin.decisions.setting import Setting
-from specmargin.decisions.unverified import Unverified, unverified
 from specmargin.decisions.warnings import price_warnings
 from specmargin.errors import ScenarioError, needs_extra
 from specmargin.formats import find_engine
@@ -37,9 +36,9 @@ from specmargin.verbs.plan.request_schema import PlanRequest
 if TYPE_CHECKING:
     from specmargin.simulator.service import Service, ServiceLoad
 
-UNVERIFIED = "unverified"
 MAX_NUM_SEQS = 512  # a usual limit of engines: schedules reach at least as far
 DEFAULT_BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+_DRAFTING = (Advice.SPECULATE, Advice.BELOW_CAPACITY, Advice.UNCERTAIN)  # of which a load decides
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +61,7 @@ class DrafterPlan:
     warnings: tuple[str, ...]  # about the prices
     ranges: tuple[SpeedupRange, ...]  # of each row's speed-up
     service: Service | None = None  # the load as whole requests
+    refused: tuple[PlanRow, SpeedupRange] | None = None  # where nothing is drafted: the best draft, and how sure it is
 
     @property
     def gpu_hour_price(self) -> float | None:
@@ -99,7 +99,7 @@ class DrafterPlan:
     @property
     def judgement(self) -> Judgement:
         """What the plan advises, by the ranges of its rows."""
-        return judge(self.plan, self.ranges, supported=not self.config.unsupported)
+        return judge(self.plan, self.ranges, supported=not self.config.unsupported, refused=self.refused)
 
     @property
     def service_range(self) -> tuple[float, float] | None:
@@ -113,7 +113,7 @@ class DrafterPlan:
     def advice(self) -> Advice:
         """Of the service, with a load; else of decode steps."""
         advice, sure = self.judgement.advice, self.service_range
-        if self.service is None or sure is None or advice not in (Advice.SPECULATE, Advice.UNCERTAIN):
+        if self.service is None or sure is None or advice not in _DRAFTING:
             return advice
         if self.service.speedup <= 1.0:
             return Advice.DO_NOT
@@ -190,7 +190,13 @@ def drafter_plan(choice: DraftChoice, pricer: Pricer, request: PlanRequest) -> D
         warnings=_warnings(plan),
         ranges=_ranges(plan, request),
         service=service,
+        refused=_refused(plan, request),
     )
+
+
+def _refused(plan: Plan, request: PlanRequest) -> tuple[PlanRow, SpeedupRange] | None:
+    row = best_draft(plan)
+    return None if row is None else (row, _ranges(replace(plan, rows=(row,)), request)[0])
 
 
 def _warnings(plan: Plan) -> tuple[str, ...]:
@@ -245,12 +251,7 @@ def service_load(request: PlanRequest, scenario: Scenario) -> ServiceLoad | None
     )
 
 
-def compare(best: DrafterPlan, request: PlanRequest, what: str) -> Comparison | Unverified:
-    """`plan --compare`: the plan of the recommended drafter under other prices, or beside the unverified bound."""
-    return unverified(best.plan) if what == UNVERIFIED else _compare_prices(best, request, what)
-
-
-def _compare_prices(best: DrafterPlan, request: PlanRequest, prices: str) -> Comparison:
+def compare_prices(best: DrafterPlan, request: PlanRequest, prices: str) -> Comparison:
     """The same plan under other prices, with the recommended drafter."""
     plan = best.plan
     changes = {"prices": prices, "form": RooflineForm.PER_COMPONENT, "context": plan.scenario.context}

@@ -157,8 +157,10 @@ class PlanRequest(ScenarioRequest):
     compare: Annotated[
         str | None,
         Field(
-            description="Compare with other prices: datasheet, laws, tables or FILE.json. unverified: compare with "
-            "committing every draft token, a lossy upper bound that shows what verification costs."
+            description="Compare with other prices: datasheet, laws, tables or FILE.json. acceptance:0.9 (or what else "
+            "--acceptance takes): with another acceptance; acceptance:x2: a drafter twice as good, with half as many "
+            "rejections at every position. unverified: with committing every draft token, a lossy upper bound that "
+            "shows what verification costs."
         ),
         QUESTION.as_("SOURCE"),
     ] = None

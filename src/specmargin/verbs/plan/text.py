@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from specmargin.answers.blocks import GAP, Block, Line, Style, Table, Verbatim, bold, dim, left, right, warned
+from specmargin.answers.blocks import GAP, Block, Line, Table, Verbatim, bold, dim, left, right, warned
 from specmargin.decisions.certainty import inputs_text
-from specmargin.decisions.compare import Comparison
 from specmargin.decisions.plan import Plan
 from specmargin.decisions.rows import PlanRow
-from specmargin.decisions.unverified import Unverified
-from specmargin.verbs.plan.comparison import compared_blocks
+from specmargin.verbs.plan.comparison import Compared, compared_blocks
 from specmargin.verbs.plan.details import details
 from specmargin.verbs.plan.drafter_plan import DrafterPlan, Settled
 from specmargin.verbs.plan.values import answer_text
@@ -26,12 +24,12 @@ _MANY_ROWS = 9
 _BATCHES_ACROSS = 6  # columns of the tables with one column per batch
 
 
-def plan_blocks(
-    ranked: Sequence[DrafterPlan], compared: Comparison | Unverified | None, *, explain: bool
-) -> Iterator[Block]:
+def plan_blocks(ranked: Sequence[DrafterPlan], compared: Compared | None, *, explain: bool) -> Iterator[Block]:
     best = ranked[0]
     crowded = not explain and _is_crowded(best)
-    yield bold(answer_text(best))
+    answer, *rest = answer_text(best).splitlines()
+    yield bold(answer)
+    yield from map(Line, rest)
     if not crowded:
         yield GAP
     yield from _loaded(best)
@@ -39,7 +37,7 @@ def plan_blocks(
         yield from _ranking(ranked)
     yield from _rows(best.plan, best.gpu_hour_price, crowded=crowded)
     if best.warnings:
-        yield from warned(best.warnings) if explain else [_first_warning(best.warnings)]
+        yield from warned(best.warnings)
     if not crowded and (explain or not best.warnings or len(best.plan.rows) < _MANY_ROWS):
         yield GAP
     if compared is not None:
@@ -59,15 +57,6 @@ def _is_crowded(best: DrafterPlan) -> bool:
     return len(best.plan.rows) >= _MANY_ROWS and "\n" in best.config.text
 
 
-def _first_warning(warnings: Sequence[str]) -> Line:
-    """One line; `--explain` has all of it."""
-    rest = " … (--explain)" if len(warnings) == 1 else f" … (and {len(warnings) - 1} more: --explain)"
-    text = f"warning: {warnings[0]}"
-    room = _WIDTH - len(rest)
-    whole = len(warnings) == 1 and len(text) <= _WIDTH
-    return Line(text if whole else text[:room].rpartition(" ")[0] + rest, Style.WARNING)
-
-
 # --- by batch ---
 
 
@@ -76,7 +65,8 @@ def _title(plan: Plan) -> str:
     where, gpus, note = scenario.device.title, scenario.layout.gpus, ""
     if gpus > 1:
         where, note = f"{gpus} × {scenario.device.name} ({scenario.layout.parallel})", "; batch and tok/s over all GPUs"
-    return f"{scenario.drafter.name} on {where}, context {scenario.context:,.0f}{note}"
+    subject = f"{scenario.architecture.name} with {scenario.drafter.name}"
+    return f"{subject} on {where}, context {scenario.context:,.0f}{note}"
 
 
 def _rows(plan: Plan, price: float | None, *, crowded: bool) -> Iterator[Block]:
@@ -88,7 +78,7 @@ def _rows(plan: Plan, price: float | None, *, crowded: bool) -> Iterator[Block]:
     yield Table(
         columns=[
             *right("batch", "draft", "speed-up", *(["better"] if better else []), "tok/s", "plain", "ms/token"),
-            *right("break-even", "hurdle" if price is None else "$/Mtok"),
+            *right("break-even", *([] if price is None else ["$/Mtok", "plain $"])),
         ],
         rows=[_cells(row, price, better=better) for row in shown],
         dim=frozenset(index for index, row in enumerate(shown) if not row.fits),
@@ -107,8 +97,14 @@ def _cells(row: PlanRow, price: float | None, *, better: bool) -> list[str]:
         f"{row.no_spec_tokens_per_second:,.0f}",
         f"{row.tpot_seconds * 1e3:.2f}",
         "never" if row.break_even_acceptance is None else f"{row.break_even_acceptance:.2f}",
-        row.hurdle_text if price is None else f"{row.gpu_hours_per_million_tokens * price:.3f}",
+        *([] if price is None else _costs(row, price)),
     ]
+
+
+def _costs(row: PlanRow, price: float) -> list[str]:
+    """Per million tokens, with these flags and without speculation."""
+    cost = row.gpu_hours_per_million_tokens * price
+    return [f"{cost:.3f}", f"{cost * row.speedup:.3f}"]
 
 
 def _better(row: PlanRow) -> str:

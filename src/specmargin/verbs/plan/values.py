@@ -8,10 +8,11 @@ from typing import Any
 
 from specmargin.decisions.plan import Plan
 from specmargin.decisions.rows import PlanRow, rounded_seconds
-from specmargin.decisions.verdict import verdict
+from specmargin.decisions.verdict import details, verdict
 from specmargin.sources import weakest
 from specmargin.verbs.plan.commands import check_json, serve_json
 from specmargin.verbs.plan.drafter_plan import DrafterPlan, Settled
+from specmargin.verbs.plan.memory import memory_values
 
 
 def plan_values(answers: Sequence[DrafterPlan]) -> dict[str, Any]:
@@ -30,7 +31,9 @@ def plan_values(answers: Sequence[DrafterPlan]) -> dict[str, Any]:
         "weights": scenario.weight_names,
         "kv_cache": scenario.kv_precision.name,
         "verdict": answer_text(best),
+        "verdict_details": details(plan, judgement),
         "advice": str(best.advice),
+        "headline": _headline_values(best),
         "sources": {name: str(source) for name, source in sources.items()},
         "weakest_source": str(weakest(sources.values())),
         "warnings": list(best.warnings),
@@ -52,6 +55,7 @@ def plan_values(answers: Sequence[DrafterPlan]) -> dict[str, Any]:
         "switch_acceptance": plan.switch_acceptance,
         "largest_batch": plan.largest_batch,
         "no_spec_largest_batch": plan.no_spec_largest_batch,
+        "memory": memory_values(plan),
         "peak_tokens_per_second": plan.peak_tokens_per_second,
         "no_spec_peak_tokens_per_second": plan.no_spec_peak_tokens_per_second,
         "config": best.config.text,
@@ -86,11 +90,17 @@ def plan_values(answers: Sequence[DrafterPlan]) -> dict[str, Any]:
 
 
 def answer_text(best: DrafterPlan) -> str:
-    """What the service gains, with a load; the verdict; and how sure it is."""
-    text = verdict(best.plan, best.judgement, unsupported=best.config.unsupported)
-    if best.service is None or best.service_range is None:
-        return text
-    return f"{best.service.headline(*best.service_range)} Decode steps alone: {text}"
+    """The verdict: of the service, with a load; else of decode steps."""
+    sure = best.service_range
+    service = None if best.service is None or sure is None else best.service.said(*sure)
+    return verdict(best.plan, best.judgement, advice=best.advice, unsupported=best.config.unsupported, service=service)
+
+
+def _headline_values(best: DrafterPlan) -> dict[str, Any]:
+    """The row by which the plan is judged: the first that gains, else the best draft, which it does not use."""
+    row, sure = best.judgement.row, best.judgement.range
+    values = {"batch": row.batch, "depth": row.depth, "speedup": row.speedup}
+    return values | {"speedup_low": sure.low, "speedup_high": sure.high}
 
 
 def _early_stop_values(plan: Plan) -> dict[str, Any] | None:

@@ -11,7 +11,7 @@ export function summary({ plan, here }, state = {}) {
   const said = verdict(plan, here, gain, unsupported);
   return {
     ...said,
-    range: (said.says === "yes" || said.says === "uncertain") && gain.speedup_low !== gain.speedup_high ? [gain.speedup_low, gain.speedup_high] : null,
+    range: ["yes", "below", "uncertain"].includes(said.says) && gain.speedup_low !== gain.speedup_high ? [gain.speedup_low, gain.speedup_high] : null,
     strip: strip(plan, here),
     bullets: [memory(plan), limit(plan, here, state), change(plan, here)],
     canCopy: plan.config !== "",
@@ -43,13 +43,14 @@ function verdict(plan, here, gain, unsupported) {
     return { says: "no", line: `No: ${times(gain.speedup)} ${at}` };
   }
   if (here.depth === 0) return { says: "off", line: `Not ${at}: the flags stop drafting there (${times(here.speedup)})` };
-  return here.speedup > 1 ? yes(gain, at) : { says: "no", line: `No: ${times(gain.speedup)} ${at}` };
+  return here.speedup > 1 ? yes(gain, at, plan) : { says: "no", line: `No: ${times(gain.speedup)} ${at}` };
 }
 
-// A gain whose range holds a loss too is uncertain.
-function yes(gain, at) {
+// A gain whose range holds a loss too is uncertain; one that lowers peak throughput, because fewer sequences fit, is a yes below that.
+function yes(gain, at, plan) {
   const range = `${gain.speedup_low.toFixed(2)} to ${gain.speedup_high.toFixed(2)}`;
   if (gain.speedup_low <= 1) return { says: "uncertain", line: `Uncertain: ${range}× ${at}, best estimate ${times(gain.speedup)}` };
+  if (plan?.advice === "speculate-below-capacity") return { says: "below", line: `Only up to batch ${whole(plan.pays_at_batches.at(-1)[1])}: ${times(gain.speedup)} ${at}, ${range}` };
   return { says: "yes", line: `Yes: ${times(gain.speedup)} ${at}, ${range}` };
 }
 

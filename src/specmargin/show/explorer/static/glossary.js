@@ -35,11 +35,12 @@ export const TERMS = {
   "tokens/s": "Output tokens per second over all sequences.",
   "plain": "Without speculation.",
   "ms/token": "Time between tokens of one sequence (TPOT) in decode steps.",
-  "hurdle": "Survival at which one more draft token pays, its drafting included.",
+  "one more token": "Tokens per second that one more draft token would add, its drafting included; it pays above the survival named.",
   "break-even": "Per-token acceptance at which this depth is as fast as no speculation.",
   "experts read": "Distinct experts per layer that a step reads, on the busiest GPU.",
   "bottleneck": "Component, and its limiting resource, that one more position waits for.",
   "$/M tokens": "GPU cost of a million output tokens at the price per GPU-hour.",
+  "plain $/M": "The same without speculation.",
   "fits": "Sequences that fit in memory with these flags at this context.",
 };
 

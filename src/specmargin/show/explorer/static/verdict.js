@@ -5,9 +5,9 @@ import { byId, element, times, whole } from "./dom.js";
 import { term } from "./glossary.js";
 
 const range = (row) => (row.depth ? `${row.speedup_low.toFixed(2)} to ${times(row.speedup_high)}` : "–");
-// The survival that one more draft token needs, as in the ledger figure; providers without it show no hurdle.
-const hurdle = (next) => next.note ?? next.needed.toFixed(2);
-const more = ({ gain }) => (gain >= 0.001 ? `; one more would add ${(gain * 100).toFixed(1)}%` : "");
+// What one more draft token would add, 0 where its step has no CUDA graph; providers without it show none.
+const more = ({ gain }) => (gain === 0 ? "–" : `${gain < 0 ? "−" : "+"}${Math.abs(gain * 100).toFixed(1)}%`);
+const needs = ({ needed, note }) => (needed === null ? note : `pays above ${needed.toFixed(2)}`);
 const better = (row) => (row.better_depth === null ? "" : `${row.better_depth || "none"}: ${times(row.better_speedup)}`);
 const milliseconds = (seconds) => (seconds === null ? "–" : (seconds * 1e3).toFixed(2)); // null: requests of one token
 const dollars = (value) => `$${value < 1 ? value.toFixed(3) : value.toFixed(2)}`;
@@ -66,7 +66,7 @@ function tiles(plan, here) {
   if (cost) list.push(["$/M tokens", dollars(cost.drafting), cost.drafting <= cost.plain ? `saves ${dollars(cost.plain - cost.drafting)} of ${dollars(cost.plain)}` : `${dollars(cost.drafting - cost.plain)} more than without`]);
   list.push(["break-even", here.break_even_acceptance?.toFixed(2) ?? "never",
     here.break_even_accept_length === null ? "per-token acceptance" : `per token; accept length ${here.break_even_accept_length.toFixed(2)}`]);
-  if (here.next_token) list.push(["hurdle", hurdle(here.next_token), `the next token has ${here.next_token.survival.toFixed(2)}${more(here.next_token)}`]);
+  if (here.next_token) list.push(["one more token", more(here.next_token), `its survival is ${here.next_token.survival.toFixed(2)}; it ${needs(here.next_token)}`]);
   if (here.distinct_experts !== null) list.push(["experts read", whole(here.distinct_experts), `of ${here.experts} per layer, busiest GPU`]);
   list.push(["bottleneck", ...bottleneck(here)]);
   return list;
@@ -118,15 +118,15 @@ const COLUMNS = [
   ["batch", (row) => whole(row.batch)], ["draft", (row) => row.depth], ["speed-up", (row) => times(row.speedup)],
   ["80% range", range], ["better", better],
   ["tokens/s", (row) => whole(row.goodput_tokens_per_second)], ["plain", (row) => whole(row.no_spec_tokens_per_second)],
-  ["ms/token", (row) => milliseconds(row.tpot_seconds)], ["hurdle", (row, { next_token_by_row: next }) => hurdle(next.find(({ batch }) => batch === row.batch))],
+  ["ms/token", (row) => milliseconds(row.tpot_seconds)], ["one more token", (row, { next_token_by_row: next }) => more(next.find(({ batch }) => batch === row.batch))],
   ["break-even", (row) => row.break_even_acceptance?.toFixed(2) ?? "never"],
   ["experts read", (row) => (row.distinct_experts === null ? "–" : whole(row.distinct_experts))],
-  ["$/M tokens", (row) => dollars(row.cost_per_million_tokens)], ["bottleneck", (row) => bound(row), "text"],
+  ["$/M tokens", (row) => dollars(row.cost_per_million_tokens)], ["plain $/M", (row) => dollars(row.no_spec_cost_per_million_tokens)], ["bottleneck", (row) => bound(row), "text"],
 ];
 
 function showRows(plan, here) {
-  const columns = COLUMNS.filter(([name]) => (name !== "$/M tokens" || here.cost_per_million_tokens !== undefined)
-    && (name !== "experts read" || here.distinct_experts !== null) && (name !== "hurdle" || here.next_token_by_row) && (name !== "better" || plan.rows.some(better)));
+  const columns = COLUMNS.filter(([name]) => (!name.includes("$/M") || here.cost_per_million_tokens !== undefined)
+    && (name !== "experts read" || here.distinct_experts !== null) && (name !== "one more token" || here.next_token_by_row) && (name !== "better" || plan.rows.some(better)));
   const head = element("tr", {}, ...columns.map(([name, , kind]) => element("th", { scope: "col", class: kind ?? "" }, term(name))));
   const body = plan.rows.map((row) => element("tr", { class: `${row.fits ? "" : "dim"}${row.batch === here.batch ? " here" : ""}`, "data-batch": row.batch },
     ...columns.map(([name, cell, kind]) => element("td", { class: kind ?? "" }, `${cell(row, here)}${name === "batch" && !row.fits ? " (does not fit)" : ""}`))));

@@ -27,8 +27,7 @@ export function say(name, phrases, values) {
   return null;
 }
 
-export function listed(each, items, phrases, between, most) {
+export function listed(each, items, phrases, between) {
   const count = items.length;
-  const parts = items.map((item, i) => say(each, phrases, { first: i === 0, end: i === count - 1, only: count === 1, cut: count > most, ...item }));
-  return (count > most ? [...parts.slice(0, 2), "…", parts[count - 1]] : parts).join(between);
+  return items.map((item, i) => say(each, phrases, { first: i === 0, second: i === 1, end: i === count - 1, only: count === 1, ...item })).join(between);
 }

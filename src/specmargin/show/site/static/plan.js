@@ -66,12 +66,14 @@ export function makePlan(slice, site, state) {
     config: setting.text, config_needs: setting.needs, config_file: setting.file, config_notes: setting.notes, schedule,
     serve: served(cell.commands, setting, first, state.context),
   };
-  const fitting = rows.filter((each) => each.fits), gaining = fitting.filter((each) => each.depth > 0 && each.speedup > 1);
-  const judged = gaining[0] ?? first, sure = rangeOf(view, judged.batch, judged.depth, judged.speedup), clear = certainty(view, rows, gains);
-  plan.advice = !fitting.length ? "none-fits" : !gaining.length ? "do-not-speculate" : sure.low <= 1 ? "uncertain" : "speculate";
+  const fitting = rows.filter((each) => each.fits), gaining = fitting.filter((each) => each.depth > 0 && each.speedup > 1), pays = gaining.length > 0;
+  const judged = gaining[0] ?? bestDraft(view, fitting) ?? first, sure = rangeOf(view, judged.batch, judged.depth, judged.speedup), clear = certainty(view, rows, gains);
+  const losesCapacity = lessCapacity(view, plan);
+  plan.advice = !fitting.length ? "none-fits" : !pays ? "do-not-speculate" : sure.low <= 1 ? "uncertain" : losesCapacity ? "speculate-below-capacity" : "speculate";
+  plan.headline = { batch: judged.batch, depth: judged.depth, speedup: judged.speedup, speedup_low: sure.low, speedup_high: sure.high };
   plan.surely_pays_at_batches = where(gains, (_, batch) => clear(batch).low > 1);
   plan.uncertain_at_batches = where(gains, (_, batch) => clear(batch).low <= 1 && clear(batch).high >= 1);
-  plan.verdict = verdict(plan, { ...view, gains, horizon, first, judged, ...sure }, site.phrases);
+  plan.verdict = verdict(plan, { ...view, gains, judged, pays, losesCapacity, ...sure }, site.phrases);
   const here = rowAt(view, state.batch);
   return { plan, here: { ...here, check: checked(cell.commands, here, state.context), ...facts(view) }, at: (batch) => rowAt(view, batch) };
 }
@@ -135,14 +137,14 @@ function checked(commands, row, context) {
 // --- rows ---
 
 // Seconds between tokens under the setting.
-function tpot({ prices, schedule, configured }, batch) {
-  const at = prices.at(batch), depth = depthAt(schedule, batch);
+function tpot({ prices, schedule, configured }, batch, depth = depthAt(schedule, batch)) {
+  const at = prices.at(batch);
   return configured ? at.round[depth] / prices.committed[depth] : at.plain;
 }
 
-function rowAt(view, batch) {
-  const { cell, slice, prices, schedule, fits, state } = view, at = prices.at(batch);
-  const depth = depthAt(schedule, batch), seconds = tpot(view, batch), speedup = at.plain / seconds, sure = rangeOf(view, batch, depth, speedup);
+function rowAt(view, batch, depth = depthAt(view.schedule, batch)) {
+  const { cell, slice, prices, fits, state } = view, at = prices.at(batch);
+  const seconds = tpot(view, batch, depth), speedup = at.plain / seconds, sure = rangeOf(view, batch, depth, speedup);
   const even = Math.min(Math.max(depth, 1), prices.maxDepth), ratio = at.round[even] / at.plain, alpha = breakEven(ratio, even);
   const more = slice.oneMore(batch, depth), hurdle = (batch / seconds) * more.share * at.plain;
   const hours = (cell.plan.gpus * 1e6 * seconds) / batch / 3600;
@@ -157,6 +159,20 @@ function rowAt(view, batch) {
   };
   if (state.price === null) return row;
   return { ...row, cost_per_million_tokens: hours * state.price, no_spec_cost_per_million_tokens: hours * state.price * speedup, currency: "USD" };
+}
+
+// Where nothing is drafted: the draft that comes nearest to a gain, or would gain at one batch alone.
+function bestDraft(view, fitting) {
+  const { prices } = view, drafts = fitting.flatMap(({ batch }) => range(prices.maxDepth).map((i) => [batch, i + 1]));
+  const possible = drafts.filter(([batch, depth]) => prices.at(batch).allowed[depth] && batch <= prices.fits(depth));
+  if (!possible.length) return null;
+  const [batch, depth] = possible[argmax(possible.map(([size, deep]) => prices.at(size).speedup[deep]))];
+  return rowAt({ ...view, configured: true }, batch, depth);
+}
+
+// Whether peak throughput falls, mostly since memory for drafts leaves fewer sequences: `Plan.loses_capacity`.
+function lessCapacity({ prices, fits, limits }, { peak_tokens_per_second: reached, no_spec_peak_tokens_per_second: plain }) {
+  return reached < (1 - limits.min_gain) * plain && 2 * peak(Math.min(fits, limits.max_batch), (batch) => batch / prices.at(batch).plain) <= plain + reached;
 }
 
 // Another depth that is faster by more than `minGain`; depth 0: without speculation.

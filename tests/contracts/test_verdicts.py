@@ -1,0 +1,86 @@
+"""The verdicts of all bundled models on three GPUs: read in a hurry, in 80 columns."""
+
+from __future__ import annotations
+
+import pytest
+
+from specmargin.answers.scenarios import scenarios_of
+from specmargin.catalog.lookup import model_names
+from specmargin.decisions.advice import Advice
+from specmargin.errors import ParallelismError
+from specmargin.verbs.plan.drafter_plan import DrafterPlan, drafter_plan, drafter_plans
+from specmargin.verbs.plan.request_schema import PlanRequest
+from specmargin.verbs.plan.values import answer_text, plan_values
+from tests.matrix import _pricer, fewest_gpus
+from tests.verdict_form import form_faults
+
+GPUS = {"h200": "vllm", "rtx-pro-6000": "vllm", "m4-max": "llamacpp"}
+
+
+def planned(model: str, gpu: str) -> DrafterPlan | None:
+    """None where the model does not fit."""
+    try:
+        gpus = fewest_gpus(model, gpu, "tp")
+    except ParallelismError:
+        return None
+    if gpu == "m4-max" and gpus > 1:
+        return None
+    request = PlanRequest(model=model, gpu=gpu, gpus=gpus, engine=GPUS[gpu], prices=None if gpu == "m4-max" else "laws")
+    ((choice, scenario),) = scenarios_of(request)
+    return drafter_plan(choice, _pricer(scenario, (model, gpus, "tp")), request)
+
+
+def test_every_verdict_can_be_read_in_a_hurry() -> None:
+    seen, wrong = set(), []
+    for model in model_names():
+        for gpu in GPUS:
+            answer = planned(model, gpu)
+            if answer is not None:
+                seen.add(answer.advice)
+                wrong += [f"{model} on {gpu}: {fault}" for fault in form_faults(answer_text(answer), answer.advice)]
+    assert wrong == []
+    assert {Advice.SPECULATE, Advice.BELOW_CAPACITY, Advice.UNCERTAIN, Advice.DO_NOT} <= seen
+
+
+@pytest.mark.parametrize(
+    ("fault", "text"),
+    [
+        ("does not answer", "Speculate: it is 1.50× as fast at batch 1."),
+        ("lines", "Yes: 1.50× at batch 1 (80% range 1.20 to 1.80) with mtp.\n" + 4 * "Draft 4 at every batch.\n"),
+        ("parenthesis", "Yes: 1.50× at batch 1 (80% range 1.20 to 1.80) with mtp (a (b))."),
+        ("caveat", "Yes: 1.50× at batch 1 (80% range 1.20 to 1.80).\nIt loses at batch 9.\nClearly faster at batch 1."),
+    ],
+)
+def test_the_check_can_fail(fault: str, text: str) -> None:
+    assert any(fault in each for each in form_faults(text, Advice.SPECULATE))
+
+
+def test_fewer_sequences_lead_where_they_lower_the_peak() -> None:
+    """A model with recurrent states: the headline is not a plain yes, and the sequences come next."""
+    (answer,) = drafter_plans(PlanRequest(model="nemotron-3-super-120b-a12b", gpu="h200", prices="laws"))
+    first, second, *_ = answer_text(answer).splitlines()
+    plan = answer.plan
+    assert answer.advice is Advice.BELOW_CAPACITY and first.startswith(f"Only up to batch {plan.paying[-1][1]}: ")
+    fits = "1 sequence fits" if plan.largest_batch == 1 else f"{plan.largest_batch} sequences fit"
+    loss = 1.0 - plan.peak_tokens_per_second / plan.no_spec_peak_tokens_per_second
+    assert second == f"{fits} instead of {plan.no_spec_largest_batch}, so peak throughput falls by {100 * loss:.0f}%."
+
+
+def test_the_depth_is_that_of_the_batch_asked_for() -> None:
+    (answer,) = drafter_plans(PlanRequest(model="qwen3.6-35b-a3b", gpu="h200", prices="laws", batch=(16,)))
+    row = answer.plan.rows[0]
+    assert f"\nDraft {row.depth} at batch 16; pays above acceptance {row.break_even_acceptance:.2f} (plan: " in (
+        answer_text(answer)
+    )
+
+
+def test_where_nothing_pays_the_best_draft_is_told_with_its_range() -> None:
+    request = PlanRequest(model="qwen3.6-35b-a3b", gpu="h200", prices="laws", drafter="mtp", acceptance="0.05")
+    (answer,) = drafter_plans(request)
+    values = plan_values([answer])
+    said = values["headline"]
+    assert values["advice"] == "do-not-speculate" and values["config"] == ""
+    assert said["depth"] >= 1 and said["speedup_low"] < said["speedup"] < 1.0
+    assert list(form_faults(values["verdict"], answer.advice)) == []
+    best = answer.plan.pricer.grid([row.batch for row in answer.plan.rows if row.fits], 8).speedup[:, 1:].max()
+    assert said["speedup"] == pytest.approx(best)

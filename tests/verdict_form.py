@@ -1,0 +1,41 @@
+"""What a verdict must look like: short lines, the answer first, one caveat at most."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Iterator
+
+from specmargin.decisions.advice import Advice
+
+WIDTH, MOST_LINES = 80, 4
+_NUMBER = r"\d+\.\d\d"
+_LOAD = r"(batch [\d,]+|[\d.]+ requests/s|concurrency [\d,]+)"
+_GAIN = rf"{_NUMBER}× at {_LOAD} \(80% range {_NUMBER} to {_NUMBER}\)"
+#: How the first line begins, with factor, range and load, by advice.
+ANSWERS = {
+    Advice.SPECULATE: rf"Yes: {_GAIN}",
+    Advice.BELOW_CAPACITY: rf"Only up to batch [\d,]+: {_GAIN}",
+    Advice.UNCERTAIN: rf"Uncertain: {_NUMBER} to {_NUMBER}× at {_LOAD} \(80% range\), best estimate {_NUMBER}×\.$",
+    Advice.DO_NOT: rf"No: (at best |no single depth pays at all these batches; the best alone is )?{_GAIN}",
+    Advice.UNSUPPORTED: rf"Not yet: {_GAIN}[^,]*, but ",
+    Advice.NONE_FITS: r"Nothing fits: ",
+}
+#: A verdict has one of these at most.
+_CAVEATS = (r"fits? instead of", r"^Prefill takes", r"^Clearly faster", r"^It loses", r"it stops paying")
+RANGE = "|".join(f"(?:{ANSWERS[each]})" for each in (Advice.SPECULATE, Advice.BELOW_CAPACITY, Advice.UNCERTAIN))
+
+
+def form_faults(text: str, advice: Advice) -> Iterator[str]:
+    lines = text.splitlines()
+    shown = [part for line in lines for part in textwrap.wrap(line, WIDTH)]
+    if len(shown) > MOST_LINES:
+        yield f"{len(shown)} lines: {text}"
+    if not re.match(ANSWERS[advice], lines[0]):
+        yield f"the first line does not answer {advice!r}: {text}"
+    if re.search(r"\([^)]*\(|\[|…|\.\.\.", text):
+        yield f"a parenthesis in a parenthesis, or an ellipsis: {text}"
+    if sum(bool(re.search(caveat, line)) for caveat in _CAVEATS for line in lines) > 1:
+        yield f"more than one caveat: {text}"
+    if any(not line.endswith(".") or "None" in line or "  " in line for line in lines):
+        yield f"a line that is no sentence: {text}"
