@@ -57,10 +57,13 @@ def request_of(recording: dict[str, Any]) -> DoctorRequest:
     about = recording["about"]
     if about.get("gpu"):
         return DoctorRequest(model=about["model"], gpu=about["gpu"], drafter=about["drafter"])
-    core = {"model": str(ONE_CORE / "target"), "gpu": str(ONE_CORE / "core.toml")}
-    core |= {"drafter": f"model:{ONE_CORE / 'draft'}", "acceptance": ",".join(map(str, ACCEPTANCE))}
-    priced = {"prices": str(ONE_CORE / "prices.json")} if about["engine"] == "vllm" else {}
-    return DoctorRequest(**core, **priced)
+    return DoctorRequest(
+        model=str(ONE_CORE / "target"),
+        gpu=str(ONE_CORE / "core.toml"),
+        drafter=f"model:{ONE_CORE / 'draft'}",
+        acceptance=",".join(map(str, ACCEPTANCE)),
+        prices=str(ONE_CORE / "prices.json") if about["engine"] == "vllm" else None,
+    )
 
 
 def judged(recording: dict[str, Any], request: DoctorRequest, *, with_log: bool = False) -> DoctorAnswer:
