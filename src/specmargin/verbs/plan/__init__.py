@@ -26,7 +26,7 @@ from specmargin.answers.outputs_schema import FILE, OUTPUT, ChartOutputs, Output
 from specmargin.answers.request_schema import read_request
 from specmargin.answers.verb import verb
 from specmargin.errors import ScenarioError, needs_extra
-from specmargin.files import check_new, is_table, write_table, write_text
+from specmargin.files import check_text, is_table, write_table, write_text
 from specmargin.verbs.plan.request_schema import PlanRequest
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class PlanOutputs(ChartOutputs):
     explain: Annotated[
         bool,
         Field(description="Also print bottlenecks, experts, break-even lengths, notes and all sources."),
-        OUTPUT,
+        OUTPUT.needed,
     ] = False
     grid: Annotated[
         bool,
@@ -72,7 +72,7 @@ class PlanOutputs(ChartOutputs):
 
             check_grid(self.output)
         if self.output is not None and not is_table(self.output):  # the engine's configuration, of any name
-            check_new(self.output, force=self.force)
+            check_text(self.output, force=self.force)
             return self.model_copy(update={"output": None}).check()
         return super().check()
 

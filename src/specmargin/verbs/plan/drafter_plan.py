@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from specmargin.answers.scenarios import ALL_DRAFTERS, engine_of, scenarios_of
+from specmargin.architecture.types import Architecture
 from specmargin.catalog.accuracy import price_errors
 from specmargin.catalog.drafters import DraftChoice
 from specmargin.catalog.engine_support import fp8_warning
+from specmargin.catalog.tokenizers import same_tokenizer
 from specmargin.decisions.advice import Advice, Judgement, judge
 from specmargin.decisions.certainty import SpeedupRange, speedup_ranges
 from specmargin.decisions.compare import Comparison
@@ -297,13 +299,13 @@ def engine_config(
         batches=tuple(batch for batch in batches if batch <= fits) or tuple(batches),
         drafter_kind=choice.kind,
         drafter_model=choice.model,
-        overlapped=choice.drafter.hit_rate is not None,
         parallel=pricer.scenario.layout.parallel,
         min_gain=request.min_gain,
         hurdle_by_depth=_hurdles(grid),
         p_min=None if stop is None else stop.p_min,
         drafted_by_depth=() if stop is None else stop.mean_drafted_by_depth(setting.max_depth),
         release=find_release(form, request.engine_version),
+        unsupported=_unsupported(choice, pricer.scenario),
     )
     config = form.write(schedule)
     configured = config.schedule.max_depth
@@ -314,6 +316,17 @@ def engine_config(
         return config
     # Shallower drafts were configured than are best somewhere, so that more sequences fit.
     return form.write(replace(schedule, table=setting.depth_table(pricer, max_batch=reach)))
+
+
+def _unsupported(choice: DraftChoice, scenario: Scenario) -> str:
+    """Why the engine cannot run the drafter; "" where it can."""
+    if choice.drafter.hit_rate is not None:
+        return "no supported engine overlaps drafting with verification"
+    runs, target = choice.drafter.runs, scenario.architecture
+    if isinstance(runs, Architecture) and same_tokenizer(target, runs) is False:
+        translated = "; vLLM's use_heterogeneous_vocab is not priced" if scenario.engine == "vllm" else ""
+        return f"{choice.drafter.name} has another tokenizer than {target.name}{translated}"
+    return ""
 
 
 def _hurdles(grid: Grid) -> tuple[float, ...]:

@@ -62,7 +62,7 @@ def plan_values(answers: Sequence[DrafterPlan]) -> dict[str, Any]:
         "config_supported": not best.config.unsupported,
         "config_needs": best.config.needs,
         "config_file": best.config.file_text,
-        "config_notes": [*best.config.limits, *best.config.notes],
+        "config_notes": list(best.config.all_notes),
         "schedule": [[r.first, r.last, r.depth] for r in best.config.schedule.ranges],
         "serve": serve_json(best),
         "check": check_json(best, *best.headline),
@@ -75,7 +75,7 @@ def plan_values(answers: Sequence[DrafterPlan]) -> dict[str, Any]:
     if best.settled is not None:
         values["load"] = _settled_values(best.settled)
     if best.service is not None and best.service_range is not None:
-        values["service"] = best.service.values(*best.service_range)
+        values["service"] = best.service.values(*best.service_range, best.gpu_hour_price)
     if len(answers) > 1:
         values["ranking"] = [
             {
