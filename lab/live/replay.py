@@ -8,10 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from specmargin.verbs.doctor.answer import DoctorAnswer
-from specmargin.verbs.doctor.readings import answer_of
-from specmargin.verbs.doctor.request_schema import DoctorRequest
-
 from lab.live.doctor import ACCEPTANCE, ONE_CORE
 from specmargin.live.engine_logs import log_settings
 from specmargin.live.engine_metrics import EngineReading, engine_reading
@@ -19,6 +15,9 @@ from specmargin.live.observation import Observation
 from specmargin.live.observe import observation
 from specmargin.live.server import Server, UnreachableError
 from specmargin.live.server_settings import read_settings
+from specmargin.verbs.doctor.answer import DoctorAnswer
+from specmargin.verbs.doctor.readings import answer_of
+from specmargin.verbs.doctor.request_schema import DoctorRequest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
