@@ -77,9 +77,11 @@ def text() -> str:
 
 
 def _answers_a_scenario(verb: Verb[Any, Any]) -> bool:
-    """Others need no completion: they take a file or a name. A verb that must write a file is for the command line."""
+    """Others need no completion: they take a file, a name or an address. A verb that must write a file is for the
+    command line."""
     writes = any(field.is_required() for field in verb.outputs.model_fields.values())
-    return issubclass(verb.request, ScenarioRequest) and not writes
+    request = verb.request
+    return issubclass(request, ScenarioRequest) and request.model_fields["model"].is_required() and not writes
 
 
 def _answers(verb: Verb[Any, Any]) -> list[str]:

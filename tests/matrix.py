@@ -78,7 +78,8 @@ def sample() -> list[Cell]:
     """At most 150, always the same: every model, GPU and engine, in changing company."""
     gpus, engines = device_names(), list(ENGINES)
     models = [model for model in model_names() if any(_fits(model, gpu) for gpu in gpus)]
-    pairs = [(model, _next_gpu(model, gpus, start)) for i, model in enumerate(models) for start in (i, i + 7)]
+    pairs = [(model, _next_gpu(model, gpus, i)) for i, model in enumerate(models)]
+    pairs += [(model, _next_gpu(model, gpus, i + 7)) for i, model in enumerate(models) if i % 2]
     missing = set(gpus) - {gpu for _, gpu in pairs}
     pairs += [(next(model for model in models if _fits(model, gpu)), gpu) for gpu in sorted(missing)]
     chosen = [Cell(model=m, gpu=g, engine=engines[i % len(engines)]) for i, (m, g) in enumerate(pairs)]

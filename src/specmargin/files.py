@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     import polars as pl
 
 TABLE_ENDINGS = (".csv", ".parquet")
+_OTHER_ENDINGS = frozenset(
+    f".{name}" for name in ("xlsx", "xls", "ods", "tsv", "feather", "arrow", "db", "pdf", "docx", "html", "png", "svg")
+)
 STANDARD_INPUT = ("-", "/dev/stdin")
 _LARGEST_STREAM_BYTES = 1 << 26  # of standard input or a pipe, which may never end
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
@@ -233,7 +236,17 @@ def _written(path: Path, error: Exception) -> str:
 
 
 def is_table(path: Path) -> bool:
-    return path.suffix in TABLE_ENDINGS
+    return path.suffix.lower() in TABLE_ENDINGS
+
+
+def check_text(path: Path, *, force: bool) -> None:
+    """A file of flags or settings may have any name but those of formats that are not written."""
+    if path.suffix.lower() in _OTHER_ENDINGS:
+        raise InputError(
+            f"{path}: {path.suffix} files are not written; a table is FILE{' or FILE'.join(TABLE_ENDINGS)}, a chart is "
+            "--plot FILE.png, .svg, .html or .json, and any other name holds the engine's flags"
+        )
+    check_new(path, force=force)
 
 
 def check_table(path: Path, *, force: bool) -> None:
@@ -241,7 +254,7 @@ def check_table(path: Path, *, force: bool) -> None:
     if not is_table(path):
         raise InputError(f"{path}: the name of a table must end in {' or '.join(TABLE_ENDINGS)}")
     check_new(path, force=force)
-    if path.suffix == ".parquet":
+    if path.suffix.lower() == ".parquet":
         with needs_extra("parquet"):
             import polars  # noqa: F401, PLC0415 (an extra)
 
@@ -249,7 +262,7 @@ def check_table(path: Path, *, force: bool) -> None:
 def write_table(path: Path, rows: Sequence[Mapping[str, Any]], *, force: bool) -> None:
     """CSV or Parquet; values that are lists or tables of their own are left out."""
     check_new(path, force=force)
-    if path.suffix == ".parquet":
+    if path.suffix.lower() == ".parquet":
         names = _plain_columns(rows)
         write_columns(path, [{name: row.get(name) for name in names} for row in rows], force=force)
         return
@@ -276,5 +289,5 @@ def write_columns(path: Path, columns: Any, *, force: bool) -> None:
 
     check_new(path, force=force)
     frame, content = pl.DataFrame(columns, infer_schema_length=None), io.BytesIO()
-    frame.write_csv(content) if path.suffix == ".csv" else frame.write_parquet(content)
+    frame.write_csv(content) if path.suffix.lower() == ".csv" else frame.write_parquet(content)
     write_bytes(path, content.getvalue())

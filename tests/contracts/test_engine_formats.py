@@ -48,7 +48,6 @@ def _request(table: DepthTable, kind: str = "mtp", **changes: Any) -> ScheduleRe
             "batches": (1, 4, 16, 64, 256),
             "drafter_kind": kind,
             "drafter_model": "",
-            "overlapped": False,
             "parallel": Parallel.TP,
             "min_gain": 0.02,
             "hurdle_by_depth": (0.3,) * 8,
@@ -220,7 +219,7 @@ def test_every_drafter_can_be_written(engine: str, kind: str) -> None:
 
 @pytest.mark.parametrize("engine", sorted(ENGINES))
 def test_what_no_engine_does_is_not_written(engine: str) -> None:
-    for change in ({"overlapped": True}, {"drafter_kind": "free"}):
+    for change in ({"unsupported": "it cannot"}, {"drafter_kind": "free"}):
         config = ENGINES[engine].write(_request(_table(FALLING), **change))
         assert config.text == ""
         assert config.unsupported and "nothing to configure yet" in config.notes[0]

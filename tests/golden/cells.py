@@ -31,6 +31,8 @@ MODELS = {
     "gpt-oss-120b": "",  # mxfp4
     "deepseek-v3": "",  # multi-head latent attention
     "kimi-k2.5": "",  # int4
+    "deepseek-v4.1-flash": "",  # shared histories and selections, a DSpark head with experts
+    "glm-5.3-flash": "",  # Kimi Delta Attention, pooled keys of the indexer
     "glm-4.7-flash": "",
     "deepseek-v3.2": "",  # sparse latent attention
     "glm-5.2": "--weights fp8",

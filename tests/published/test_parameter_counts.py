@@ -12,6 +12,9 @@ from specmargin.architecture.reader import REFUSED, read_architecture
 from specmargin.architecture.types import Architecture
 from specmargin.catalog.lookup import bundled_model
 from specmargin.errors import UnknownFamilyError
+from specmargin.hardware.layout import Layout
+from specmargin.prices.drafters import Drafter, drafter_weight_bytes
+from specmargin.prices.memory import weight_bytes
 
 COUNTS = json.loads((Path(__file__).parent / "data" / "transformers_parameter_counts.json").read_text())["parameters"]
 
@@ -53,6 +56,9 @@ def _rounded(parameters: int, digits: int) -> str:
             "126",
             0,
         ),  # "125B main" (jundot/omlx issue 3170), cut; 125.7 here, without the n-gram table
+        # "552B backbone" (vLLM 0.33, recipes/models/deepseek-ai/DeepSeek-V4.1-Flash.yaml), without the n-gram tables
+        ("deepseek-v4.1-flash", "552", 0),
+        ("nemotron-3.5-lightning-30b-a3b", "31.6", 1),  # 31,577,937,344, exactly what transformers builds (below)
         ("qwen3.5-4b", "4", 0),  # Qwen3.5-4B model card
         ("qwen3.5-9b", "9", 0),  # Qwen3.5-9B model card
         ("gemma-4-12b", "11.91", 2),  # 11.96B with the vision and audio embedders (tenstorrent/tt-xla issue 5255)
@@ -68,6 +74,35 @@ def test_flash_next_uses_six_billion_parameters_per_token() -> None:
     """125B-A6B: 6.0 without embedding and LM head."""
     model = bundled_model("qwen3.8-flash-next")
     assert _rounded(model.active_parameters(count_embedding=False) - model.lm_head.parameters, 0) == "6"
+
+
+def test_glm_5_3_flash_has_the_parameters_that_transformers_builds() -> None:
+    """313,326,799,870 in the modules of Transformers 5.23 (glm5_next, with the published index_kpool of 4 and an LM
+    head); "321B" and "18B active" in vLLM 0.33's recipe count the MTP layer."""
+    model = bundled_model("glm-5.3-flash")
+    assert model.parameters == 313_326_799_870
+    assert model.draft_head is not None
+    assert _rounded(model.parameters + model.draft_head.parameters, 0) == "321"
+    drafting = sum(group.count * group.layer.active_parameters for group in model.draft_head.groups)
+    assert _rounded(model.active_parameters(count_embedding=True) + drafting, 0) == "18"
+
+
+def test_kat_coder_has_the_parameters_of_its_conversion() -> None:
+    """ "35,505 million" with the MTP layer of Qwen3.6-35B-A3B added (prasel/KAT-Coder-V2.5-Dev-MTP-ROCmFPX-GGUF)."""
+    model, base = bundled_model("kat-coder-v2.5-dev"), bundled_model("qwen3.6-35b-a3b")
+    assert model.draft_head is None and base.draft_head is not None
+    assert f"{(model.parameters + base.draft_head.parameters) / 1e6:.0f}" == "35505"
+
+
+def test_deepseek_v4_1_has_the_bytes_of_its_checkpoint() -> None:
+    """510.3 GB in the index (vLLM 0.33, recipes/models/deepseek-ai/DeepSeek-V4.1-Flash.yaml): layers, DSpark head with
+    experts of its own, and two n-gram tables of 264 bytes a row; the vision tower (under 1 GB) is not read."""
+    model = bundled_model("deepseek-v4.1-flash")
+    assert model.block_head is not None
+    own = drafter_weight_bytes(Drafter(name="dspark", runs=model.block_head, source=model.source), Layout(gpus=1))
+    tables = (384_006_168 + 384_016_682) * 264
+    total = weight_bytes(model, Layout(gpus=1)) + own + tables
+    assert abs(total / 510.3e9 - 1) < 0.01
 
 
 def test_glm_ocr_has_a_decoder_of_half_a_billion() -> None:
@@ -96,6 +131,8 @@ def test_kimi_k2_has_a_trillion_parameters() -> None:
         ("ling-mini-2.0", "1.43", 2, True),  # Ling-V2 README
         ("laguna-xs-2.1", "3", 0, False),  # model card: 33B-A3B
         ("qwen3.6-35b-a3b", "3", 0, False),  # model card; 2.95 without the input embedding
+        ("deepseek-v4.1-flash", "16", 0, False),  # "16B per output token" (vLLM's recipe)
+        ("nemotron-3.5-lightning-30b-a3b", "3", 0, False),  # model card: 30B-A3B
     ],
 )
 def test_active_is_the_published_one(model: str, printed: str, digits: int, with_embedding: bool) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -96,6 +98,28 @@ def test_csa_reads_window_selection_and_compressed_index() -> None:
     moved = _traffic(CSA, run=1, context=8192, precision="fp8")
     assert moved.read_bytes == pytest.approx((128 + 512) * entry + 2048 * 128)
     assert moved.flops == pytest.approx((128 + 512) * 2 * 64 * 1024 + 2048 * 2 * 64 * 128)
+
+
+def test_a_layer_that_reads_another_ones_history_stores_none() -> None:
+    """V4.1: it reads as much as its source, and holds and writes its window alone."""
+    source = replace(CSA, ratio=2)
+    reader = replace(source, owns_history=False)
+    here, there = (_traffic(attention, run=4, context=100_000) for attention in (source, reader))
+    assert there.read_bytes == here.read_bytes
+    window = replace(source, ratio=0, selection=None)
+    assert there.written_bytes == _traffic(window, run=4, context=100_000).written_bytes
+    held = [held_bytes(attention, _one(100_000), kv=BF16, ranks=1) for attention in (reader, window)]
+    assert held[0] == held[1]
+
+
+def test_pooled_keys_of_an_indexer_are_read_once_per_pool() -> None:
+    """GLM-5.3-Flash: a key stands for four tokens."""
+    assert DSA.selection is not None
+    pooled = replace(DSA, selection=replace(DSA.selection, key_tokens=4))
+    each, shared = (_traffic(attention, run=1, context=100_000) for attention in (DSA, pooled))
+    index = 100_001 * 128  # keys in fp8 with their scales
+    assert float((each.read_bytes - shared.read_bytes)[0]) == pytest.approx(0.75 * index, rel=0.05)
+    assert float((each.flops - shared.flops)[0]) == pytest.approx(0.75 * 2 * 64 * index)
 
 
 def test_hca_reads_all_of_a_history_128_times_shorter() -> None:

@@ -45,6 +45,14 @@ source = "its datasheet"
 """
 
 
+ABSURD = {
+    "hidden_size": 10**12,
+    "num_hidden_layers": 10**9,
+    "num_experts": 10**7,
+    "num_attention_heads": 10**9,
+    "vocab_size": 10**12,
+    "moe_intermediate_size": 10**13,
+}
 SURVIVAL: dict[str, Any] = {
     "schema": "specmargin.acceptance/1",
     "name": "x",
@@ -93,6 +101,13 @@ def files(tmp_path: Path) -> Path:
         "layers.json": json.dumps(json.loads(config()) | {"num_hidden_layers": -3}),
         "survival.json": json.dumps(SURVIVAL),
         "empty-grid.toml": "base.seed = 1\ngrid.policy = []\n",
+        "gigabytes.toml": DEVICE.replace("bandwidth_bytes_per_second = 1e12", "bandwidth_bytes_per_second = 4800"),
+        "terabytes.toml": DEVICE.replace("bandwidth_bytes_per_second = 1e12", "bandwidth_bytes_per_second = 4.8"),
+        "bits.toml": DEVICE.replace("bandwidth_bytes_per_second = 1e12", "bandwidth_bytes_per_second = 4.8e15"),
+        "memory.toml": DEVICE.replace("141e9", "141"),
+        **{
+            f"{key}.json": json.dumps(json.loads(config("qwen3-30b-a3b")) | {key: size}) for key, size in ABSURD.items()
+        },
     }
     for name, text in texts.items():
         (tmp_path / name).write_text(text, encoding="utf-8")
@@ -203,6 +218,28 @@ CASES: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
     (("explore", "--port", "99999"), ("--port must be at most 65,535, got 99999",)),
     ((*PLAN, "--parallel", "xx"), ("--parallel: 'xx' is not one of 'tp', 'ep', 'dp-ep'; see",)),
     (("duel", MOE, "--gpu", "h200", "--alpha", "90%"), ("--alpha must be a number, got '90%'",)),
+    # units and sizes
+    (
+        ("plan", MOE, "--gpu", "gigabytes.toml"),
+        ("gigabytes.toml: bandwidth_bytes_per_second is 4800", "4800e9 was meant"),
+    ),
+    (("plan", MOE, "--gpu", "terabytes.toml"), ("bandwidth_bytes_per_second is 4.8,", "probably 4.8e12 was meant")),
+    (("plan", MOE, "--gpu", "bits.toml"), ("bandwidth_bytes_per_second is 4.8e+15", "probably 4.8e+12 was meant")),
+    (("plan", MOE, "--gpu", "memory.toml"), ("memory.toml: memory_bytes is 141", "probably 141e9 was meant")),
+    *(
+        (("plan", f"{key}.json", "--gpu", "h200"), (f"{key}.json: '{key}' must be at most", f"got {size:,}"))
+        for key, size in ABSURD.items()
+    ),
+    ((*PLAN, "--context", "10m"), ("a context of 10,485,760 tokens is beyond the 262,144", "shorter --context")),
+    ((*PLAN, "-o", "x.xlsx"), ("x.xlsx: .xlsx files are not written", "FILE.csv or FILE.parquet", "--plot FILE.png")),
+    ((*PLAN, "-o", "x.PNG"), ("x.PNG: .PNG files are not written", "--plot FILE.png")),
+    (
+        ("plan", DENSE, "--gpu", "rtx-4090", "--weights", "int4-g128", "--drafter", "model:qwen3-14b"),
+        ("model:qwen3-14b beside qwen3-8b does not fit", "smaller --draft-weights"),
+    ),
+    ((*SIMULATE, "--qps", "1", "--policy", "fixed:5", "--depth", "4"), ("--policy fixed:5", "raise --depth")),
+    ((*SIMULATE, "--qps", "1", "--policy", "fixed:99999"), ("--policy fixed:99999", "raise --depth")),
+    ((*PLAN, "--rutting", "x"), ("--routing", "`specmargin plan --help-all`")),
 ]
 
 
@@ -239,6 +276,22 @@ def test_nothing_to_do_shows_the_help_page(run: Callable[..., Ended], arguments:
 
 
 # --- good input in an unusual form ---
+
+
+def test_a_fixed_policy_needs_no_depth(run: Callable[..., Ended]) -> None:
+    ended = run(*SIMULATE, "--qps", "2", "--requests", "10", "--policy", "fixed:12,none", "--prices", "laws", "--json")
+    assert ended.code == 0, ended.err
+    assert [part["policy"] for part in json.loads(ended.out)["policies"]] == ["fixed:12", "none"]
+
+
+def test_plan_and_simulate_consider_the_same_depths() -> None:
+    assert PlanRequest.model_fields["depth"].default == SimulateRequest.model_fields["depth"].default
+
+
+def test_endings_of_tables_in_capitals(run: Callable[..., Ended], tmp_path: Path) -> None:
+    assert run(*PLAN, "--batch", "1", "--prices", "laws", "-o", "t.CSV").code == 0
+    assert (tmp_path / "t.CSV").read_text(encoding="utf-8").startswith("batch,")
+
 
 SHORT = ("--gpu", "h200", "--batch", "1", "--prices", "laws", "--json")
 

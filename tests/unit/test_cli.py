@@ -22,6 +22,23 @@ def test_every_verb_teaches(verb: str) -> None:
     assert "Usage: specmargin" in shown
 
 
+def _options(page: str) -> list[str]:
+    return [line.split()[0] for line in page.splitlines() if line.startswith("  -")]
+
+
+def test_help_shows_twelve_options_and_help_all_the_rest() -> None:
+    short, whole = (_options(run("plan", option).out) for option in ("--help", "--help-all"))
+    assert len(short) == 12 + len(["--help", "--help-all"])
+    assert {"--gpu", "--drafter", "--acceptance", "--engine", "--batch", "--concurrency"} <= set(short)
+    assert set(short) - {"--help-all"} < set(whole)
+    assert {"--draft-pass-ms", "--min-gain", "--json"} <= set(whole)
+
+
+@pytest.mark.parametrize("verb", sorted(verb_names()))
+def test_no_help_page_is_longer_than_a_few_screens(verb: str) -> None:
+    assert len(_options(run(*verb.split(), "--help").out)) <= 20
+
+
 def test_root() -> None:
     assert all(verb in run("--help").out for verb in verb_names())
     assert run("--version").out.startswith("specmargin ")

@@ -45,7 +45,7 @@ def test_bundled_devices_hold_together(name: str) -> None:
 
 def test_the_issue_names_them() -> None:
     wanted = """a100 h100 h100-pcie h200 h20 l40s b200 b300 gb200 gb300 rtx-4090 rtx-5090 rtx-pro-6000 dgx-spark
-    mi300x mi325x mi355x m3-ultra m4-max strix-halo
+    mi300x mi325x mi350x mi355x vr200 m3-ultra m4-max strix-halo
     rtx-3090 rtx-3090-ti rtx-a6000 rtx-6000-ada l4 a10 rx-7900-xtx r9700 v100
     gtx-1080-ti rtx-2080-super rtx-5060-ti arc-pro-b60 arc-pro-b70 m1-max m1-ultra m3-max m5-max"""
     assert set(wanted.split()) <= set(device_names())

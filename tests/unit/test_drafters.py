@@ -12,12 +12,13 @@ import numpy as np
 import pytest
 
 from specmargin.architecture.precision import precision_named
-from specmargin.architecture.types import Architecture, DraftHead, LatentAttention, total_parameters
+from specmargin.architecture.types import Architecture, DraftHead, LatentAttention, total_bytes, total_parameters
 from specmargin.catalog.drafters import (
     DraftChoice,
     acceptance_names,
     available_drafters,
     bundled_acceptance,
+    default_kind,
     find_acceptance,
     find_drafter,
 )
@@ -27,6 +28,7 @@ from specmargin.errors import AcceptanceError, ArchitectureError, CatalogError, 
 from specmargin.hardware.layout import Layout
 from specmargin.modes import DRAFTERS, DrafterKind
 from specmargin.prices.drafters import FREE, NGRAM, drafter_sequence_bytes, drafter_weight_bytes, round_seconds
+from specmargin.prices.work import Component
 from specmargin.sources import SourceKind
 from specmargin.step import FloatArray
 from tests.scenarios import pricer, scenario
@@ -283,7 +285,10 @@ def test_dspark_reads_its_markov_head_once_per_token_of_the_block() -> None:
 
 @pytest.mark.parametrize(
     ("change", "words"),
-    [({"markov_rank": 0}, "'markov_rank' must be at least 1"), ({"dspark_block_size": 5}, "has no price yet")],
+    [
+        ({"markov_rank": 0}, "'markov_rank' must be at least 1"),
+        ({"dspark_block_size": 5}, "give the checkpoint as the model"),
+    ],
 )
 def test_a_dspark_configuration_without_a_price_is_refused(tmp_path: Path, change: dict[str, int], words: str) -> None:
     shape = {"hidden_size": 2048, "num_attention_heads": 32, "num_key_value_heads": 4, "head_dim": 128}
@@ -291,6 +296,32 @@ def test_a_dspark_configuration_without_a_price_is_refused(tmp_path: Path, chang
     (tmp_path / "config.json").write_text(json.dumps({**shape, **own, "markov_rank": 256, **change}))
     with pytest.raises(ArchitectureError, match=words):
         find_drafter(f"dspark:{tmp_path}", QWEN)
+
+
+def test_a_dspark_head_in_the_checkpoint_drafts_by_default_and_is_loaded_from_there() -> None:
+    target = find_model("deepseek-v4.1-flash")
+    choice = find_drafter(default_kind(target), target)
+    assert (choice.kind, choice.model) == ("dspark", "deepseek-ai/DeepSeek-V4.1-Flash")
+    assert choice.drafter.runs is target.block_head
+    with pytest.raises(CatalogError, match="has no MTP head; use --drafter dspark"):
+        find_drafter("mtp", target)
+    later = find_model("deepseek-ai/DeepSeek-V4-Flash-0731")
+    assert later.draft_head is None
+    assert find_drafter("dspark", later).model == "deepseek-ai/DeepSeek-V4-Flash-0731"
+
+
+def test_a_head_with_experts_of_its_own_reads_as_many_as_its_block_routes_to() -> None:
+    """At batch 1, five positions of three experts each: at most 15 of the head's 128, and never the target's 384."""
+    setting = pricer("deepseek-v4.1-flash", "b300", "dspark", layout=Layout(gpus=8), context=1024)
+    head = setting.scenario.drafter.runs
+    assert isinstance(head, DraftHead)
+    price = setting.draft_ledger(1.0, 5.0, 1024.0)
+    assert price is not None
+    (experts,) = [line for line in price.components if line.component is Component.ROUTED_EXPERTS]
+    layer = next(group.layer for group in head.groups if group.layer.experts is not None)
+    assert layer.experts is not None
+    expert = total_bytes(layer.experts.expert) / 8
+    assert 3 * 3 * expert < float(experts.bytes) <= 3 * 15 * expert
 
 
 def test_overlapped_drafting_keeps_the_kind_inside() -> None:

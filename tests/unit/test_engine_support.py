@@ -86,6 +86,26 @@ def test_fp8_without_fp8_units_names_its_kernels(options: str, words: str) -> No
     assert any(words in warning for warning in plan["warnings"])
 
 
+@pytest.mark.parametrize("engine", ["sglang", "llamacpp"])
+def test_a_draft_model_needs_the_targets_tokenizer(engine: str) -> None:
+    asked = ("plan", "qwen3.6-35b-a3b", "--gpu", "h200", "--batch", "1", "--engine", engine, "--acceptance", "0.95")
+    other = payload(*asked, "--drafter", "model:qwen3-0.6b")
+    assert (other["config"], other["config_supported"]) == ("", False)
+    assert "model:qwen3-0.6b has another tokenizer than qwen3.6-35b-a3b" in other["config_notes"][0]
+    same = payload("plan", "qwen3-32b", *asked[2:], "--drafter", "model:qwen3-0.6b")
+    assert same["config"] and same["config_supported"]
+
+
+@pytest.mark.parametrize(
+    ("engine", "drafter", "said"),
+    [("sglang", "mtp", True), ("trtllm", "eagle", True), ("trtllm", "mtp", False), ("vllm", "mtp", False)],
+)
+def test_trees_are_said_to_be_unpriced(engine: str, drafter: str, said: bool) -> None:
+    asked = ("plan", "qwen3.6-35b-a3b", "--gpu", "h200", "--batch", "1", "--engine", engine, "--drafter", drafter)
+    assert ("are not priced: drafts are chains)" in " ".join(run(*asked).out.split())) is said
+    assert any("are not priced" in note for note in payload(*asked)["config_notes"]) is said
+
+
 def test_fp8_with_fp8_units_warns_of_nothing() -> None:
     plan = payload("plan", MOE, "--weights", "fp8", "--batch", "1", "--gpu", "h200")
     assert not any("fp8 matrix units" in warning for warning in plan["warnings"])

@@ -12,9 +12,11 @@ from specmargin.architecture.reader import read_architecture
 from specmargin.architecture.types import (
     BlockSelection,
     CompressedAttention,
+    ExpertPool,
     GroupedAttention,
     LatentAttention,
     LinearAttention,
+    TokenSelection,
 )
 from specmargin.catalog.lookup import bundled_model
 from specmargin.errors import ArchitectureError
@@ -114,6 +116,63 @@ def test_glm_ocr_drafts_with_the_layer_after_the_last() -> None:
     assert (head.count, body.count) == (1, 16)
     assert head.layer == body.layer
     assert model.draft_head.shares_lm_head
+
+
+def test_deepseek_v4_1_shares_histories_and_selections() -> None:
+    """Tensors of the released checkpoint: compressors in layers 2, 8, 14 and 20, indexers in eight, tables in two."""
+    model = bundled_model("deepseek-v4.1-flash")
+    layers = [(g.layer, g.count, g.layer.attention) for g in model.groups]
+    compressed = [(count, a) for _, count, a in layers if isinstance(a, CompressedAttention) and a.ratio]
+    assert sum(count for count, _ in compressed) == 38
+    assert sum(count for count, a in compressed if a.owns_history) == 4
+    assert sum(count for count, a in compressed if a.selection and a.selection.owns_indexer) == 8
+
+    def having(name: str) -> int:
+        return sum(count for layer, count, _ in layers if any(m.name == name for m in layer.matrices))
+
+    assert (having("attn.compressor.wkv"), having("attn.compressor.wgate")) == (4, 3)  # no gate without pooling
+    assert (having("attn.indexer.wq_b"), having("attn.indexer.wk"), having("engram.wkv")) == (8, 4, 2)
+    assert {block.expert[0].precision for _, block in model.expert_groups} == {MXFP4}
+
+
+def test_deepseek_v4_1_drafts_with_experts_of_the_heads_own() -> None:
+    model = bundled_model("deepseek-v4.1-flash")
+    head = model.block_head
+    assert model.draft_head is None and head is not None
+    assert (head.name, head.block_depth, sum(group.count for group in head.groups)) == ("dspark", 5, 3)
+    pools = {group.layer.experts.pool for group in head.groups if group.layer.experts is not None}
+    assert pools == {ExpertPool(experts=128, experts_per_token=3, shared_experts=1)}
+    assert head.fusion[0].inputs == 3 * model.hidden
+    windows = {group.layer.attention for group in head.groups}
+    assert {(a.window, a.ratio) for a in windows if isinstance(a, CompressedAttention)} == {(128, 0)}
+
+
+def test_glm_5_3_flash_is_three_delta_layers_to_one_that_selects_pools() -> None:
+    model = bundled_model("glm-5.3-flash")
+    linear = sum(g.count for g in model.groups if isinstance(g.layer.attention, LinearAttention))
+    latent = [(g.count, g.layer.attention) for g in model.groups if isinstance(g.layer.attention, LatentAttention)]
+    assert (linear, sum(count for count, _ in latent)) == (34, 11)
+    selections = {attention.selection for _, attention in latent}
+    assert selections == {TokenSelection(index_heads=32, index_dim=128, top_k=2048, key_tokens=4)}
+    assert {attention.rope_dim for _, attention in latent} == {0}
+    head = model.draft_head
+    assert head is not None
+    assert not any(m.name.startswith("hc_") for m in head.groups[0].layer.matrices)  # one residual stream
+    assert all(any(m.name == "hc_ffn" for m in group.layer.matrices) for group in model.groups)
+
+
+def test_pruned_llama_has_layers_without_attention() -> None:
+    parts = {"no_op": False, "replace_with_linear": False}
+    block = {"attention": {**parts, "n_heads_in_group": 8}, "ffn": {**parts, "ffn_mult": 5.25}}
+    without = {"attention": {"no_op": True}, "ffn": {**parts, "ffn_mult": 0.5}}
+    values = {"model_type": "nemotron-nas", "hidden_size": 8192, "num_attention_heads": 64, "vocab_size": 128256}
+    config = {**values, "num_hidden_layers": 2, "block_configs": [block, without]}
+    first, second = (group.layer for group in read_architecture(config, name="x", origin="x").groups)
+    assert isinstance(first.attention, GroupedAttention) and first.attention.kv_heads == 8
+    assert second.attention is None and second.dense[1].inputs == 2816  # 2 · 0.5 · 8192 / 3, up to a multiple of 256
+    replaced = {**block, "ffn": {"replace_with_linear": True}}
+    with pytest.raises(ArchitectureError, match="replaced by a linear layer"):
+        read_architecture({**config, "block_configs": [block, replaced]}, name="x", origin="x")
 
 
 def test_ling_of_the_first_generation_is_refused() -> None:

@@ -124,7 +124,7 @@ def test_none_in_python_keeps_the_files_value(tmp_path: Path) -> None:
         ("simulate", ["qwen3.6-35b-a3b", "--qps", "1"], "name a device with --gpu"),
         ("simulate", ["qwen3.6-35b-a3b", "--gpu", "h200"], "give one load: --qps, --concurrency or --trace"),
         ("simulate", [*QUICK, "--policy", "fixd:2"], "unknown policy 'fixd:2'; nearest: fixed:K"),
-        ("simulate", [*QUICK, "--policy", "fixed:7"], "the depth must lie in 0..4"),
+        ("simulate", [*QUICK, "--policy", "fixed:7", "--depth", "4"], "--policy fixed:7 drafts deeper than 4 tokens"),
         ("simulate", [*QUICK, "--trace", "none.csv"], "give one load"),
         ("simulate", ["no.toml"], "no.toml: cannot be read"),
         ("simulate", ["day.toml", "--gpu", "h200"], "day.toml: cannot be read"),

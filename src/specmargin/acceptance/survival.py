@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from specmargin.errors import AcceptanceError
-from specmargin.sources import Source, SourceKind
+from specmargin.sources import Source, SourceKind, assumed
 from specmargin.step import ArrayLike, BoolArray, FloatArray, IntArray
 
 _DEEPEST = 64
@@ -71,6 +71,14 @@ class Survival:
         reached = np.maximum(survival[:-1], 1e-12)
         conditional = np.clip(survival[1:] / reached + shift, 0.0, 1.0)
         return Survival(by_depth=_frozen(np.cumprod(conditional)), source=self.source)
+
+    def rejecting_less(self, times: float) -> Survival:
+        """A drafter `times` as good: every position is rejected 1/`times` as often."""
+        survival = np.concatenate([[1.0], self.by_depth])
+        conditional = survival[1:] / np.maximum(survival[:-1], 1e-12)
+        better = np.clip(1.0 - (1.0 - conditional) / times, 0.0, 1.0)
+        source = assumed(f"rejections divided by {times:g} at every position; before: {self.source.detail}")
+        return replace(self, by_depth=_frozen(np.cumprod(better)), source=source)
 
     @property
     def first_acceptance(self) -> float:

@@ -41,10 +41,16 @@ class Shown:
     options: tuple[str, ...] = ()  # instead of the field's own name
     names: Callable[[], Iterable[str]] | None = None  # what a shell completes
     key: bool = False  # of files and in Python; no option of the command line
+    often: bool = False  # on the short help page of a verb with many options
 
     def named(self, *options: str) -> Shown:
         """The same, as options of these names."""
         return replace(self, options=options)
+
+    @property
+    def needed(self) -> Shown:
+        """The same, on the short help page too."""
+        return replace(self, often=True)
 
     def completed(self, names: Callable[[], Iterable[str]]) -> Shown:
         return replace(self, names=names)
@@ -143,25 +149,26 @@ def listing(names: Iterable[str]) -> str:
 GpuField = Annotated[
     str,
     Field(min_length=1, description="A bundled device (`specmargin gpus`) or your own as FILE.toml."),
-    MODEL.as_("GPU").completed(_devices),
+    MODEL.as_("GPU").completed(_devices).needed,
 ]
 DRAFTER_HELP = f"Drafter: {listing(kind.name + kind.detail for kind in DRAFTERS.values())}."
 DrafterField = Annotated[
     str | None,
     Field(description=DRAFTER_HELP),
-    DRAFTS.as_("KIND", "mtp where the model has a head, else eagle").completed(lambda: [*DRAFTERS, "all"]),
+    DRAFTS.as_("KIND", "mtp where the model has a head, else eagle").completed(lambda: [*DRAFTERS, "all"]).needed,
 ]
 ContextField = Annotated[
     int,
     Field(ge=0, le=MAX_CONTEXT, description="Tokens in the KV cache per sequence: 1024, 64k."),
     NUMBER,
-    LOAD.as_("TOKENS"),
+    LOAD.as_("TOKENS").needed,
 ]
 
 DepthField = Annotated[
     int, Field(ge=0, le=MAX_DEPTH, description="Maximum draft depth to consider."), QUESTION.as_("N")
 ]
 BatchField = Annotated[int, Field(ge=1, le=MAX_BATCH, description="Sequences in the step."), LOAD.as_("N")]
+DEFAULT_DEPTH = 8
 
 
 class Request(StrictModel):
@@ -184,7 +191,7 @@ class ScenarioRequest(Request):
     ]
     gpu: GpuField
     gpus: Annotated[
-        int, Field(ge=1, le=65_536, description="GPUs that serve one copy of the model."), MODEL.as_("N")
+        int, Field(ge=1, le=65_536, description="GPUs that serve one copy of the model."), MODEL.as_("N").needed
     ] = 1
     parallel: Annotated[
         Parallel,
@@ -205,7 +212,7 @@ class ScenarioRequest(Request):
     weights: Annotated[
         str | None,
         Field(description="Weight precision of linear layers: fp8, nvfp4, mxfp4, int4-g128, Q4_K_M ..."),
-        MODEL.as_("PRECISION", "from the model's configuration"),
+        MODEL.as_("PRECISION", "from the model's configuration").needed,
     ] = None
     kv_cache: Annotated[
         str | None,
@@ -234,7 +241,7 @@ class ScenarioRequest(Request):
             "profile (PATH or PATH:CATEGORY), or a bundled curve (mtp, dflash, "
             "eagle ..., reference-moe[:CATEGORY])."
         ),
-        DRAFTS.as_("CURVE", "the bundled curve of the drafter or its kind"),
+        DRAFTS.as_("CURVE", "the bundled curve of the drafter or its kind").needed,
     ] = None
     routing: Annotated[
         str | None,
@@ -258,7 +265,7 @@ class ScenarioRequest(Request):
     engine: Annotated[
         str | None,
         Field(description=f"Engine whose kernels and overhead are priced: {', '.join(ENGINES)}."),
-        PRICES.as_("NAME", "the first of these that runs on the GPU").completed(lambda: list(ENGINES)),
+        PRICES.as_("NAME", "the first of these that runs on the GPU").completed(lambda: list(ENGINES)).needed,
     ] = None
     prices: Annotated[
         str | None,

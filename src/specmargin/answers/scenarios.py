@@ -12,6 +12,7 @@ from specmargin.architecture.types import Architecture
 from specmargin.catalog.drafters import (
     DraftChoice,
     available_drafters,
+    default_kind,
     find_acceptance,
     find_drafter,
     find_early_stop,
@@ -159,8 +160,7 @@ def _drafters(request: ScenarioRequest, target: Architecture) -> list[DraftChoic
     vocabulary = request.draft_vocabulary
     if request.drafter == ALL_DRAFTERS:
         return available_drafters(target, weights=weights, vocabulary=vocabulary)
-    default = "mtp" if target.draft_head is not None else "eagle"
-    specs = drafter_specs(request.drafter) or [default]
+    specs = drafter_specs(request.drafter) or [default_kind(target)]
     return [find_drafter(spec, target, weights=weights, vocabulary=vocabulary) for spec in specs]
 
 

@@ -8,8 +8,16 @@ from typing import Any
 
 from specmargin.errors import ArchitectureError
 
-_MAX_DIMENSION = 1 << 40  # larger than any dimension; keeps products of a few of them finite
-_MAX_LAYERS = 4096  # more than any model has; a typo must not exhaust memory
+#: More than any model has, by a part of the key's name: a typo must exhaust neither memory nor time.
+_MOST = {
+    "layers": 4096,
+    "position": 1 << 40,
+    "window": 1 << 40,
+    "heads": 1 << 16,
+    "experts": 1 << 14,
+    "hidden": 1 << 20,
+}
+_LARGEST = 1 << 24  # of every other number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,8 +45,11 @@ class Config:
 
     def integer(self, key: str, default: int | None = None) -> int:
         value = self._given(key, default)
-        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < _MAX_DIMENSION:
+        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
             raise self._wrong(key, "be a whole number, not negative")
+        most = next((limit for part, limit in _MOST.items() if part in key), _LARGEST)
+        if value > most:
+            raise ArchitectureError(f"{self.origin}: {key!r} must be at most {most:,}, got {value:,}")
         return value
 
     def positive(self, key: str, default: int | None = None) -> int:
@@ -48,10 +59,7 @@ class Config:
         return value
 
     def layer_count(self) -> int:
-        layers = self.positive("num_hidden_layers")
-        if layers > _MAX_LAYERS:
-            raise ArchitectureError(f"{self.origin}: 'num_hidden_layers' must be at most {_MAX_LAYERS}, got {layers}")
-        return layers
+        return self.positive("num_hidden_layers")
 
     def layer_indices(self, key: str) -> frozenset[int] | None:
         """A list of layer numbers, or None where the key is missing."""
@@ -73,7 +81,7 @@ class Config:
 
     def number(self, key: str) -> float:
         value = self._given(key, None)
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < _MAX_DIMENSION:
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < _LARGEST:
             raise self._wrong(key, "be a positive number")
         return float(value)
 

@@ -94,6 +94,7 @@ class TokenSelection:
     index_dim: int
     top_k: int
     owns_indexer: bool = True  # False: this layer reuses the selection of an earlier one (GLM-5.2)
+    key_tokens: int = 1  # tokens that one key of the indexer stands for (GLM-5.3-Flash)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +133,7 @@ class LatentAttention:
 class CompressedAttention:
     """DeepSeek V4: one shared KV head, a sliding window, and a compressed history beside it.
 
-    ratio 0: window alone. ratio 4 with a selection: CSA. ratio 128 without: HCA.
+    ratio 0: window alone. ratio 4 with a selection: CSA. ratio 128 without: HCA. ratio 1 or 2 with a selection: V4.1.
     """
 
     heads: int
@@ -141,6 +142,7 @@ class CompressedAttention:
     window: int
     ratio: int
     selection: TokenSelection | None = None
+    owns_history: bool = True  # False: this layer reads the compressed history of an earlier one (V4.1)
 
     def __post_init__(self) -> None:
         if self.selection is not None and self.ratio == 0:
@@ -309,6 +311,7 @@ class Architecture:
     kv_precision: Precision = BF16
     max_context: int | None = None
     draft_head: DraftHead | None = None  # the MTP head, in the checkpoint or published beside it
+    block_head: DraftHead | None = None  # the DSpark head in the checkpoint
     vector_parameters: int = 0
     assumptions: tuple[str, ...] = ()  # of the general reader, about a family without one of its own
     source: Source
@@ -359,9 +362,9 @@ class Architecture:
         return tuple(name for name in sorted(size, key=lambda n: -size[n]) if size[name] > 0.01 * total)
 
     def sourced(self, source: Source) -> Architecture:
-        """The same model, its MTP head included, under another source."""
-        head = self.draft_head and replace(self.draft_head, source=source)
-        return replace(self, source=source, draft_head=head)
+        """The same model, its heads included, under another source."""
+        head, block = (head and replace(head, source=source) for head in (self.draft_head, self.block_head))
+        return replace(self, source=source, draft_head=head, block_head=block)
 
     @property
     def attention_heads(self) -> int:

@@ -77,7 +77,7 @@ def _named_drafter(spec: str, target: Architecture) -> DraftChoice:
     match kind:
         case "mtp":
             if target.draft_head is None:
-                raise CatalogError(f"{target.name} has no MTP head; use --drafter eagle, dflash, model:NAME or ngram")
+                raise CatalogError(f"{target.name} has no MTP head; use --drafter {_instead(target)}")
             return _head_choice(kind, "", target.draft_head)
         case "eagle":
             return _head_choice(kind, detail, eagle_head(detail, target))
@@ -95,9 +95,20 @@ def _named_drafter(spec: str, target: Architecture) -> DraftChoice:
             raise CatalogError(f"--drafter {kind} has no price: catalog/drafters.py does not build it")
 
 
+def _instead(target: Architecture) -> str:
+    return "dspark" if target.block_head is not None else "eagle, dflash, model:NAME or ngram"
+
+
 def _head_choice(kind: str, model: str, head: DraftHead) -> DraftChoice:
     drafter = Drafter(name=kind, runs=head, source=head.source)
     return DraftChoice(kind=kind, model=model or head.checkpoint, drafter=drafter)
+
+
+def default_kind(target: Architecture) -> str:
+    """What drafts where nothing is said: a head in the checkpoint, or an EAGLE head."""
+    if target.draft_head is not None:
+        return "mtp"
+    return "dspark" if target.block_head is not None else "eagle"
 
 
 def available_kinds(target: Architecture) -> list[str]:
@@ -128,8 +139,7 @@ def _draft_model(spec: str) -> DraftChoice:
 
 def _overlapped(detail: str, target: Architecture) -> DraftChoice:
     inner_spec, _, rate = detail.partition("@")
-    default = "mtp" if target.draft_head is not None else "eagle"
-    inner = _named_drafter(inner_spec or default, target)
+    inner = _named_drafter(inner_spec or default_kind(target), target)
     if inner.drafter.runs is None or inner.drafter.hit_rate is not None:
         raise CatalogError(f"--drafter ssd overlaps a head or a model, not {inner_spec!r}")
     try:
@@ -228,6 +238,12 @@ def _survival_from_profile(text: str | None, choice: DraftChoice, target: Archit
     return curve
 
 
+def traffic_shifts() -> tuple[float, float]:
+    """How far the acceptance of one drafter differs between texts: the 80% range, per token."""
+    low, high = _acceptance_tables()["traffic"]["shifts"]
+    return low, high
+
+
 def find_acceptance(text: str | None, choice: DraftChoice, target: Architecture) -> Survival:
     """What the user gave, or else the bundled curve of the drafter or its kind, an assumption for other models."""
     survival = _survival_from_path(text) or _survival_from_profile(text, choice, target)
@@ -239,9 +255,9 @@ def find_acceptance(text: str | None, choice: DraftChoice, target: Architecture)
     if name not in _acceptance_tables():
         raise CatalogError(f"no default acceptance of --drafter {name} is bundled; give --acceptance")
     curve = bundled_acceptance(name)
-    table, traffic = _acceptance_tables()[name], _acceptance_tables()["traffic"]["shifts"]
+    table, traffic = _acceptance_tables()[name], traffic_shifts()
     if curve.source.kind is SourceKind.PUBLISHED and table.get("model") == target.name:
-        return replace(curve, shift_range=tuple(traffic))
+        return replace(curve, shift_range=traffic)
     mean = float(curve.by_depth[2] ** (1 / 3))  # per token, at depth 3
     low, high = table["published_range"]
     curve = replace(curve, shift_range=(min(low - mean, traffic[0]), max(high - mean, traffic[1])))

@@ -31,7 +31,7 @@ _ASSUMED_SPREAD = 0.4  # of such times, which one or two hosts published: 0.97 m
 # and their maximum.
 _DRAFT_LAUNCHES = 10.0
 # Of the second runner's where it has no graph: 0.9 ms per pass of one layer at 0.06 ms per launch (graph-modes.json).
-_SECOND_DRAFT_LAUNCHES = 5.0
+SECOND_DRAFT_LAUNCHES = 5.0
 
 _LAUNCH_SECONDS = 28e-6
 _LAUNCH_SOURCE = Source(
@@ -183,7 +183,7 @@ def _in_graphs(time: EngineTime, how: Mechanism) -> EngineTime:
 def _draft_launches(how: Mechanism) -> float:
     if how.draft_graph is Graph.FULL:
         return 0.0
-    return _SECOND_DRAFT_LAUNCHES if how.second_runner else _DRAFT_LAUNCHES
+    return SECOND_DRAFT_LAUNCHES if how.second_runner else _DRAFT_LAUNCHES
 
 
 def _said(time: EngineTime, detail: str, *, spread: float = 0.0) -> EngineTime:

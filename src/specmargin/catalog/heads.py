@@ -127,17 +127,22 @@ def dflash_head(path: str, target: Architecture) -> DraftHead:
 
 
 def dspark_head(path: str, target: Architecture) -> DraftHead:
-    """DSpark: a DFlash head whose first position drafts too, with a Markov head and a confidence head.
+    """DSpark: a DFlash head whose first position drafts too, with a Markov head and a confidence head; the one in the
+    target's checkpoint where there is one.
 
     The Markov head adds W2 W1[previous token] to the logits of each token in turn: W2 is read once per token. Layers,
     rank and block are read where SGLang reads them (dspark_components/dspark_config.py and models/dspark.py, 0.5.23).
     """
+    if target.block_head is not None and not path:
+        return target.block_head
     layers, layers_source = _dflash_shape(target)
     shape = {key: value for key, value in layers.items() if key not in (*_DFLASH_2, "checkpoint")} | _DSPARK
     origin = f"layers as in: {layers_source.detail}; {_DSPARK_SOURCE}"
     config, source = _head_config(path, "DSpark", target, shape, assumed(origin))
     if "dspark_block_size" in config.values:
-        raise ArchitectureError(f"{config.origin}: a DSpark head inside its target's checkpoint has no price yet")
+        raise ArchitectureError(
+            f"{config.origin}: a DSpark head inside its target's checkpoint; give the checkpoint as the model instead"
+        )
     head, rank = _block_head("dspark", config, source, target), _block_values(config).positive("markov_rank")
     confidence = head.lm_head.inputs + rank + 1
     return replace(

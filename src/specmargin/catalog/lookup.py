@@ -35,19 +35,20 @@ def _entry(name: str) -> dict[str, Any]:
 @cache
 def bundled_model(name: str, *, weights: Precision | None = None) -> Architecture:
     entry = _entry(name)
-    return _with_assistant(
-        read_architecture(
-            entry["config"],
-            name=name,
-            origin=f"bundled {name}",
-            weights=weights,
-            source=published(entry["source"]),
-        )
+    model = read_architecture(
+        entry["config"],
+        name=name,
+        origin=f"bundled {name}",
+        weights=weights,
+        source=published(entry["source"]),
     )
+    return _with_drafters(model, entry["hub_id"])
 
 
-def _with_assistant(model: Architecture) -> Architecture:
-    """With the MTP drafter that is published beside the model, where its own checkpoint has none."""
+def _with_drafters(model: Architecture, checkpoint: str) -> Architecture:
+    """With the checkpoint of its own DSpark head, or with the MTP drafter that is published beside it."""
+    if model.block_head is not None:
+        return replace(model, block_head=replace(model.block_head, checkpoint=checkpoint))
     return model if model.draft_head is not None else replace(model, draft_head=assistant_head(model))
 
 
@@ -82,7 +83,7 @@ def variant_model(variant: Variant, *, weights: Precision | None = None) -> Arch
         origin=f"{variant.id} (bundled {variant.model})",
         weights=weights or own,
     )
-    return _with_assistant(model.sourced(_understood(variant, model, given=weights is not None)))
+    return _with_drafters(model.sourced(_understood(variant, model, given=weights is not None)), variant.id)
 
 
 def _understood(variant: Variant, model: Architecture, *, given: bool) -> Source:
@@ -121,7 +122,7 @@ def find_model(spec: str, *, weights: Precision | None = None) -> Architecture:
         return variant_model(listed_variants()[spec.lower()], weights=weights)
     snapshot = cached_config(spec) if "/" in spec else None
     if snapshot is not None:
-        return load_architecture(snapshot, weights=weights, name=spec)
+        return _with_drafters(load_architecture(snapshot, weights=weights, name=spec), spec)
     variant = named_variant(spec, _models_by_name())
     if variant is not None:
         return variant_model(variant, weights=weights)

@@ -66,9 +66,10 @@ def run(verb: str, arguments: list[str]) -> int:
     """Run a verb; a word that only begins one (`profile`) prints those that it begins."""
     _refuse_empty(verb, arguments)
     name, rest = split_verb([verb, *arguments])
-    from specmargin.cli.verbs import command, group
+    from specmargin.cli.verbs import ALL_HELP, command, group
 
-    app = command(find_verb(name)) if name else group(verb)
+    app = command(find_verb(name), whole_page=ALL_HELP in rest) if name else group(verb)
+    rest = ["--help"] if ALL_HELP in rest else rest
     return _call(app, rest if name else arguments or ["--help"], f"specmargin {name or verb}")
 
 
@@ -149,7 +150,9 @@ def _complain(error: Exception, arguments: list[str]) -> int:
         message, code = str(error), 2
     elif hasattr(error, "format_message"):  # a usage error of the option parser
         verb = split_verb(arguments)[0] or next((word for word in arguments[:1] if word in _first_words()), "")
-        message, code = f"{_plain(error.format_message())}; see `specmargin {f'{verb} ' if verb else ''}--help`", 2
+        said = _plain(error.format_message())
+        page = "--help-all" if verb and said.startswith("No such option") else "--help"  # the short page lacks many
+        message, code = f"{said}; see `specmargin {f'{verb} ' if verb else ''}{page}`", 2
     elif isinstance(error, OSError):
         what = f"{error.filename}: cannot be read or written" if error.filename else "cannot write the output"
         message, code = f"{what} ({(error.strerror or str(error)).lower()})", 1

@@ -6,38 +6,53 @@ import inspect
 from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
 import typer
 from typer.core import TyperCommand
 
-from specmargin.answers.request_schema import LOAD, QUESTION, Request, RequestOption, read_request, request_options
+from specmargin.answers.request_schema import (
+    LOAD,
+    QUESTION,
+    Request,
+    RequestOption,
+    ScenarioRequest,
+    read_request,
+    request_options,
+)
 from specmargin.answers.verb import Verb
 from specmargin.verbs import summary, verb_names
 
 RequestKind = TypeVar("RequestKind", bound=Request)
 FIRST_PANELS = tuple(str(shown.panel) for shown in (QUESTION, LOAD))  # of a help page
 _PAGE_COLUMNS = 100  # of a help page in a wide terminal
+_MANY_OPTIONS = 20
+ALL_HELP = "--help-all"
 
 
 class VerbCommand(TyperCommand):
     """Its help page is plain text with a section per panel: one that Rich draws takes three times as long."""
 
+    often: ClassVar[frozenset[str]] = frozenset()  # parameters of a short page; none: all of them
+
     def format_options(self, ctx: Any, formatter: Any) -> None:
         sections: dict[str, list[tuple[str, str]]] = {name: [] for name in ("Arguments", *FIRST_PANELS)}
-        for param in self.get_params(ctx):
+        parameters = self.get_params(ctx)
+        for param in parameters:
             record = param.get_help_record(ctx)
-            if record is not None:
+            if record is not None and (not self.often or param.name in self.often):
                 default = "Arguments" if param.param_type_name == "argument" else "Help"
                 sections.setdefault(getattr(param, "rich_help_panel", None) or default, []).append(record)
+        if self.often:
+            sections["Help"].append((ALL_HELP, f"Show all {len(parameters)} options, and exit."))
         for title, records in sections.items():
             if records:
                 with formatter.section(title):
                     formatter.write_dl(records)
 
 
-def command(verb: Verb[Any, Any]) -> typer.Typer:
-    """A Typer application of one command."""
+def command(verb: Verb[Any, Any], *, whole_page: bool = False) -> typer.Typer:
+    """A Typer application of one command. `whole_page`: help with all options of a verb that has many."""
     options = [*request_options(verb.request), *request_options(verb.outputs)]
 
     def run(**given: Any) -> None:
@@ -57,8 +72,24 @@ def command(verb: Verb[Any, Any]) -> typer.Typer:
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
     page = {"max_content_width": _PAGE_COLUMNS}
-    app.command(cls=VerbCommand, help=_page(verb.help), context_settings=page)(run)
+    often = frozenset() if whole_page else _often(options)
+    page_of = type("ShortCommand", (VerbCommand,), {"often": often})
+    app.command(cls=page_of, help=_page(verb.help), context_settings=page)(run)
     return app
+
+
+def _often(options: list[RequestOption]) -> frozenset[str]:
+    """The parameters of a short help page; none where all options fit on one.
+
+    Of a verb whose own fields are not marked, all of them are on it.
+    """
+    own = [option for option in options if option.field not in ScenarioRequest.model_fields and not option.unused]
+    if len(options) < _MANY_OPTIONS:
+        return frozenset()
+    chosen = {option.field for option in options if option.shown.often or option.shown.argument}
+    if not any(option.shown.often for option in own):
+        chosen |= {option.field for option in own}
+    return frozenset((*chosen, "help"))
 
 
 def group(verb: str) -> typer.Typer:

@@ -91,6 +91,7 @@ class Pricer:
                 scenario.layout,
                 drafter_bytes=drafter_weight_bytes(scenario.drafter, scenario.layout),
                 utilization=scenario.memory_utilization,
+                drafter=scenario.drafter.name,
             )
         return self._memo.budget
 

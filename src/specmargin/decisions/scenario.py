@@ -45,7 +45,10 @@ class Scenario:
             raise ScenarioError(f"context must not be negative, got {self.context:g}")
         longest = self.architecture.max_context
         if longest is not None and self.context > longest:
-            raise ScenarioError(f"context {self.context:g} is beyond {self.architecture.name}'s {longest} tokens")
+            raise ScenarioError(
+                f"a context of {self.context:,.0f} tokens is beyond the {longest:,} of {self.architecture.name}; "
+                "give a shorter --context"
+            )
         if not 0.0 < self.memory_utilization <= 1.0:
             raise ScenarioError(f"memory utilization must lie in 0..1, got {self.memory_utilization:g}")
 

@@ -47,13 +47,13 @@ class ScheduleRequest:
     batches: tuple[int, ...]  # the batches of the plan that fit; a setting that pays at none of them is not written
     drafter_kind: str
     drafter_model: str  # what the engine loads as drafter, "" if the user named none
-    overlapped: bool  # drafting while verifying, which none of these engines does
     parallel: Parallel
     min_gain: float
     hurdle_by_depth: tuple[float, ...]  # survival that token 1, 2, … must reach at the plan's first batch
     p_min: float | None = None  # the confidence at which drafts stop, as priced
     drafted_by_depth: tuple[float, ...] = ()  # from depth 0: mean tokens of drafts that stop there
     release: Release | None = None  # the engine's; None: the newest whose rules are known
+    unsupported: str = ""  # why the engine cannot run this drafter with this model
 
     @property
     def loaded_model(self) -> str:
@@ -82,8 +82,13 @@ class EngineConfig:
     file_text: str | None = None
     adapts: bool = False  # the engine may change the depth while it runs
     limits: tuple[str, ...] = ()  # what the engine cannot express, shown with the setting
+    unpriced: str = ""  # what the engine could do and no price knows, shown with the setting
     notes: tuple[str, ...] = ()
     unsupported: str = ""  # why no engine can run this drafter: there is no setting, though it would pay
+
+    @property
+    def all_notes(self) -> tuple[str, ...]:
+        return (*self.limits, *self.notes, *([self.unpriced] if self.unpriced else []))
 
     def with_file(self, path: str) -> EngineConfig:
         """With its file at this path, as the flags name it."""
@@ -191,11 +196,11 @@ class EngineFormat:
             return empty
         schedule = extended(chosen.schedule, rule)
         config, values = self.express(request, schedule), slots(rule, schedule, request.hurdle_by_depth)
-        file_text = None if config.file_text is None else _filled(config.file_text, values)
-        return replace(config, text=_filled(config.text, values), file_text=file_text, limits=chosen.limits)
+        file_text = None if config.file_text is None else filled(config.file_text, values)
+        return replace(config, text=filled(config.text, values), file_text=file_text, limits=chosen.limits)
 
 
-def _filled(text: str, values: Mapping[str, object]) -> str:
+def filled(text: str, values: Mapping[str, object]) -> str:
     """Other braces stay: names of the user's files may have some."""
     for name, value in values.items():
         text = text.replace(f"{{{name}}}", str(value))
@@ -217,8 +222,8 @@ def empty_config(request: ScheduleRequest, schedule: Schedule) -> EngineConfig |
         several = "" if len(request.batches) == 1 else ", at least not at one depth for all these batches"
         note = f"speculation does not pay here{several}: leave it out of the configuration"
         return EngineConfig(text="", schedule=Schedule.fixed(0, last=request.table.largest), notes=(note,))
-    if request.overlapped:
-        return _unsupported(schedule, "no supported engine overlaps drafting with verification")
+    if request.unsupported:
+        return _unsupported(schedule, request.unsupported)
     if request.drafter_kind == "free":
         return _unsupported(schedule, "'free' is an assumption, not a drafter")
     return None

@@ -34,6 +34,8 @@ _ALGORITHMS = {
     "ngram": "NGRAM",
 }
 _ADAPTIVE = ("mtp", "eagle")
+_WITH_TREES = ("mtp", "eagle", "model")
+_TREES = "trees (--speculative-eagle-topk above 1) are not priced: drafts are chains"
 RELEASES = Releases(title="SGLang", first="0.5.13", last="0.5.23")
 _STOPS = "0.5.14"  # steps of 0 came one release after the slots
 _DSPARK = "0.5.16"
@@ -70,7 +72,9 @@ def express(request: ScheduleRequest, schedule: Schedule) -> EngineConfig:
     flags = _flags(request)
     if len(schedule.ranges) == 1:
         needs = RELEASES.needs(request.release, RELEASES.first, what="such drafts")
-        return EngineConfig(text=flags, schedule=schedule, needs=needs, adapts=_adaptive(request))
+        return EngineConfig(
+            text=flags, schedule=schedule, needs=needs, adapts=_adaptive(request), unpriced=_unpriced(request)
+        )
     since = _STOPS if schedule.stops else RELEASES.first
     return EngineConfig(
         text=f"{flags} {_ADAPTIVE_FLAGS}",
@@ -79,7 +83,12 @@ def express(request: ScheduleRequest, schedule: Schedule) -> EngineConfig:
         file_name=ADAPTIVE_FILE,
         file_text="{{entries}}",
         adapts=True,
+        unpriced=_unpriced(request),
     )
+
+
+def _unpriced(request: ScheduleRequest) -> str:
+    return _TREES if request.drafter_kind in _WITH_TREES else ""
 
 
 def with_policy(config: EngineConfig, part: Mapping[str, object]) -> EngineConfig:

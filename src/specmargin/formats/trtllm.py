@@ -56,6 +56,7 @@ _LOWER_BOUND_KINDS = ("ngram", "model")
 _UPPER_BOUND_KINDS = ("ngram", "eagle")  # from the first candidate on; others later
 _NEAREST = "batch 1 must have the deepest draft"
 _FILE = "specmargin.yaml"
+_TREES = "trees (eagle_choices, use_dynamic_tree) are not priced: drafts are chains"
 _STARVED = "never depth 0: TensorRT-LLM PR 16888"
 
 
@@ -71,7 +72,8 @@ def rule(request: ScheduleRequest) -> DepthRule:
 
 
 def express(request: ScheduleRequest, schedule: Schedule) -> EngineConfig:
-    return EngineConfig(text=_yaml(request), schedule=schedule, needs=_needs(request))
+    unpriced = _TREES if request.drafter_kind == "eagle" else ""
+    return EngineConfig(text=_yaml(request), schedule=schedule, needs=_needs(request), unpriced=unpriced)
 
 
 def _upper(request: ScheduleRequest) -> bool:

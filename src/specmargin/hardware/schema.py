@@ -11,6 +11,16 @@ from specmargin.schema import StrictModel
 ArithmeticName = Literal["fp32", "bf16", "fp8", "int8", "fp4", "dp4a"]
 
 
+#: By field: its unit, the least and the most that any device has, and what is usual.
+_PLAUSIBLE = {
+    "memory_bytes": ("bytes", (1e8, 1e14), (1e9, 2e12)),
+    "bandwidth_bytes_per_second": ("bytes per second", (10e9, 100e12), (50e9, 20e12)),
+    "link_bytes_per_second": ("bytes per second", (1e6, 100e12), (1e9, 2e12)),
+    "network_bytes_per_second": ("bytes per second", (1e6, 100e12), (1e9, 2e12)),
+}
+_EXPONENTS = (9, 12, 6)  # of numbers that datasheets state in GB, TB and MB
+
+
 class DeviceTable(StrictModel):
     title: str
     aliases: list[str] = Field(default_factory=list)
@@ -30,3 +40,20 @@ class DeviceTable(StrictModel):
         if "bf16" not in self.operations_per_second:
             raise ValueError("operations_per_second needs at least bf16")
         return self
+
+    @model_validator(mode="after")
+    def _plausible_units(self) -> DeviceTable:
+        for name, (unit, (least, most), usual) in _PLAUSIBLE.items():
+            value = getattr(self, name)
+            if value is not None and not least <= value <= most:
+                span = f"{unit} are expected, from {least:.0e} to {most:.0e}"
+                raise ValueError(f"{name} is {value:g}, but {span}{_meant(value, usual)}")
+        return self
+
+
+def _meant(value: float, usual: tuple[float, float]) -> str:
+    """The number in SI that was probably meant; nothing where that cannot be told."""
+    if usual[0] <= value / 1e3 <= usual[1]:
+        return f"; probably {value / 1e3:g} was meant"
+    fitting = (exponent for exponent in _EXPONENTS if usual[0] <= value * 10.0**exponent <= usual[1])
+    return next((f"; probably {value:g}e{exponent} was meant" for exponent in fitting), "")

@@ -74,7 +74,7 @@ def held_bytes(attention: Attention, context: FloatArray, *, kv: Precision, rank
             return context * (_latent_entry_bytes(attention, kv) + index)
         case CompressedAttention():
             entry = _compressed_entry_bytes(attention, kv)
-            history = context / attention.ratio if attention.ratio else 0.0 * context
+            history = context / attention.ratio if attention.ratio and attention.owns_history else 0.0 * context
             return np.minimum(context, attention.window) * entry + history * (
                 entry + _index_entry_bytes(attention.selection)
             )
@@ -165,7 +165,7 @@ def _compressed(a: CompressedAttention, run: FloatArray, context: FloatArray, kv
     index_entry = _index_entry_bytes(s)
     return Traffic(
         read_bytes=(window_read + history_read) * entry + history * index_entry,
-        written_bytes=run * entry + run / a.ratio * (entry + index_entry),
+        written_bytes=run * entry + (run / a.ratio * (entry + index_entry) if a.owns_history else 0.0),
         flops=(window_pairs + history_pairs) * flops_per_pair + _index_flops(s, run * history),
     )
 
@@ -200,12 +200,12 @@ def _block_index_bytes(s: BlockSelection, kv: Precision) -> float:
 
 
 def _index_entry_bytes(s: TokenSelection | None) -> float:
-    return s.index_dim * _INDEX_BYTES if s is not None and s.owns_indexer else 0.0
+    return s.index_dim * _INDEX_BYTES / s.key_tokens if s is not None and s.owns_indexer else 0.0
 
 
 def _index_flops(s: TokenSelection | None, pairs: FloatArray) -> FloatArray:
     """The indexer is small and every rank runs all of it."""
-    return pairs * (2.0 * s.index_heads * s.index_dim if s is not None and s.owns_indexer else 0.0)
+    return pairs * (2.0 * s.index_heads * s.index_dim / s.key_tokens if s is not None and s.owns_indexer else 0.0)
 
 
 def _state_bytes(a: LinearAttention, ranks: int) -> float:

@@ -64,7 +64,13 @@ def sequence_bytes(
 
 
 def budget(
-    architecture: Architecture, device: Device, layout: Layout, *, drafter_bytes: float, utilization: float
+    architecture: Architecture,
+    device: Device,
+    layout: Layout,
+    *,
+    drafter_bytes: float,
+    utilization: float,
+    drafter: str = "the drafter",
 ) -> MemoryBudget:
     """Refuse a model whose weights alone do not fit, and suggest how many GPUs are enough."""
     memory = MemoryBudget(
@@ -74,10 +80,13 @@ def budget(
     )
     if memory.free_bytes <= 0:
         need = memory.weight_bytes + memory.drafter_bytes
+        target, advice = architecture.name, _advice(layout, need, memory.usable_bytes)
+        if memory.weight_bytes < memory.usable_bytes:
+            target, advice = f"{drafter} beside {target}", advice.replace("--weights", "--draft-weights")
         raise ParallelismError(
-            f"{architecture.name} does not fit: weights need {need / 1e9:.0f} GB on each of {layout.gpus} × "
+            f"{target} does not fit: weights need {need / 1e9:.0f} GB on each of {layout.gpus} × "
             f"{device.title}, which has {memory.usable_bytes / 1e9:.0f} GB to use; "
-            f"{_advice(layout, need, memory.usable_bytes)}"
+            f"{advice}"
         )
     return memory
 

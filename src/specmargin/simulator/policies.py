@@ -116,7 +116,7 @@ def check_policy(name: str, max_depth: int) -> int | None:
     kind, _, depth = name.partition(":")
     if kind == "fixed" and depth.isascii() and depth.isdigit():
         if not 0 <= int(depth) <= max_depth:
-            raise ScenarioError(f"policy {name}: the depth must lie in 0..{max_depth}")
+            raise ScenarioError(f"--policy {name} drafts deeper than {max_depth} tokens; raise --depth")
         return int(depth)
     raise CatalogError(f"unknown policy {name!r}{nearest_names(kind, POLICIES)}; known: {', '.join(POLICIES)}")
 

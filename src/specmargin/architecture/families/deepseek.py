@@ -60,8 +60,8 @@ def latent_attention(config: Config) -> LatentAttention:
     return LatentAttention(
         heads=config.positive("num_attention_heads"),
         latent_dim=config.positive("kv_lora_rank"),
-        rope_dim=config.positive("qk_rope_head_dim"),
-        key_dim=config.positive("qk_nope_head_dim") + config.positive("qk_rope_head_dim"),
+        rope_dim=config.integer("qk_rope_head_dim"),
+        key_dim=config.positive("qk_nope_head_dim") + config.integer("qk_rope_head_dim"),
         value_dim=config.positive("v_head_dim"),
     )
 

@@ -12,7 +12,7 @@ from specmargin.architecture.config import Config
 from specmargin.architecture.families.builder import LayerBuilder, Mixer, Reading, decoder, routed
 from specmargin.architecture.families.deepseek import latent_attention, latent_mixer
 from specmargin.architecture.precision import FP32
-from specmargin.architecture.types import Architecture, ExpertBlock, Layer, LinearAttention
+from specmargin.architecture.types import Architecture, ExpertBlock, Layer, LinearAttention, Matrix
 from specmargin.errors import ArchitectureError
 
 
@@ -28,7 +28,7 @@ def kimi_linear(reading: Reading) -> Architecture:
     normed_latent = config.positive("routed_expert_hidden_size") if config.boolean("latent_moe_use_norm", False) else 0
 
     def layer(make: LayerBuilder, index: int) -> Layer:
-        mixer = _latent(make, config) if index + 1 in full else _delta(make, linear)
+        mixer = _latent(make, config) if index + 1 in full else delta_attention(make, linear)
         # Six vectors: two norms; for each of the two residuals a norm and a vector of scores.
         if index < first_routed:
             return make.layer(mixer, make.gated_mlp("mlp", config.positive("intermediate_size")), norms=6)
@@ -39,15 +39,21 @@ def kimi_linear(reading: Reading) -> Architecture:
     return decoder(reading, layer, vector_parameters=3 * reading.hidden)
 
 
-def _delta(make: LayerBuilder, linear: Config) -> Mixer:
-    """KDA: a delta rule whose decay is a vector per head. q, k, v and the output gate have full rank, the decay has
-    the rank of a head."""
+def delta_attention(make: LayerBuilder, linear: Config) -> Mixer:
+    """KDA: a delta rule whose decay is a vector per head, with the rank of a head. q, k and v have full rank, the
+    output gate has either."""
     heads, dim = linear.positive("num_heads"), linear.positive("head_dim")
-    if not linear.boolean("use_full_rank_gate", False):
-        raise ArchitectureError(f"{linear.origin}: a low-rank output gate is not read yet")
     inner, kernel = heads * dim, linear.positive("short_conv_kernel_size")
+    if linear.boolean("use_full_rank_gate", False):
+        wide: tuple[Matrix, ...] = (make.columns("self_attn.qkvg_proj", 4 * inner, units=heads, fused="in_proj"),)
+    else:
+        wide = (
+            make.columns("self_attn.qkv_proj", 3 * inner, units=heads, fused="in_proj"),
+            make.whole("self_attn.g_a_proj", dim, fused="in_proj"),
+            make.columns("self_attn.g_b_proj", inner, units=heads, inputs=dim),
+        )
     matrices = (
-        make.columns("self_attn.qkvg_proj", 4 * inner, units=heads, fused="in_proj"),
+        *wide,
         make.whole("self_attn.f_a_proj", dim, fused="in_proj"),
         make.columns("self_attn.b_proj", heads, units=heads, fused="in_proj"),
         make.columns("self_attn.f_b_proj", inner, units=heads, inputs=dim),

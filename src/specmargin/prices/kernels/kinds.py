@@ -54,7 +54,9 @@ def attention_kind(attention: Attention) -> str:
             selects = attention.selection is not None and attention.selection.owns_indexer
             return "dsa" if selects else "mla"
         case CompressedAttention():
-            return "hca" if attention.selection is None else "csa"
+            # As in MLA: without an indexer of its own, a layer only reads (V4.1).
+            selects = attention.selection is not None and attention.selection.owns_indexer
+            return "csa" if selects else "hca"
         case LinearAttention():
             return "gdn" if attention.kind == "gated_delta_net" else ""
         case _:

@@ -196,7 +196,9 @@ def _compressed(a: CompressedAttention, step: Step, path: PromptPath) -> Terms:
 
 def _index_work(s: TokenSelection | None, pairs: FloatArray) -> FloatArray:
     """Scores of all pairs, by every rank."""
-    return pairs * (2.0 * s.index_heads * s.index_dim * _INDEX_UNIT if s is not None and s.owns_indexer else 0.0)
+    if s is None or not s.owns_indexer:
+        return 0.0 * pairs
+    return pairs * (2.0 * s.index_heads * s.index_dim / s.key_tokens * _INDEX_UNIT)
 
 
 def _linear(a: LinearAttention, step: Step, path: PromptPath) -> Terms:

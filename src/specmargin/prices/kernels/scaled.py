@@ -27,7 +27,7 @@ _FARTHEST = math.log(12.0)
 _OTHER_CLASS = 1.0  # distance between GPUs with HBM and those without
 _SHARE_WEIGHT = 0.25  # of the bandwidth per multiprocessor: it decides how much of the bandwidth a kernel reaches
 _OTHER_GENERATION = 0.7  # engines choose kernels by it; not tested, because no two generations were measured twice
-_HBM = ("sm_70", "sm_80", "sm_90", "sm_100", "sm_103", "gfx942", "gfx950")
+_HBM = ("sm_70", "sm_80", "sm_90", "sm_100", "sm_103", "sm_107", "gfx942", "gfx950")
 
 #: Boost clocks in GHz by generation, as datasheets give them; cards of one generation differ by 5%.
 _CLOCKS = {

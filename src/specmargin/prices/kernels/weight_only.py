@@ -30,10 +30,11 @@ from specmargin.prices.kernels.law import Evidence, Law
 from specmargin.prices.kernels.scaled import clock_hertz
 from specmargin.sources import SourceKind
 
-#: Shares of the bandwidth and of the bf16 matrix rate, by generation.
+#: Shares of the bandwidth and of the bf16 matrix rate, by generation; Rubin (sm_107) runs code of the sm_100 family.
 _SHARES = {
     "sm_75": (0.86, 0.54), "sm_80": (0.88, 0.43), "sm_86": (0.86, 0.54), "sm_89": (0.86, 0.54), "sm_90": (0.73, 0.37),
-    "sm_100": (0.50, 0.12), "sm_103": (0.50, 0.12), "sm_120": (0.95, 0.60), "sm_121": (0.76, 0.60),
+    "sm_100": (0.50, 0.12), "sm_103": (0.50, 0.12), "sm_107": (0.50, 0.12), "sm_120": (0.95, 0.60),
+    "sm_121": (0.76, 0.60),
 }  # fmt: skip
 OTHER_READING = 0.76
 _OTHER_SHARES = (OTHER_READING, 0.25)
@@ -60,7 +61,7 @@ def marlin_formats(device: Device) -> frozenset[str]:
     Its Triton kernels for mxfp4 need compute capability 9.0 (experts/gpt_oss_triton_kernels_moe.py:53 in vLLM 0.32) and
     come after Marlin on 12.x (oracle/mxfp4.py:411); datacentre Blackwell has kernels of its own for both.
     """
-    own = device.architecture in ("sm_90", "sm_100", "sm_103")
+    own = device.architecture in ("sm_90", "sm_100", "sm_103", "sm_107")
     return frozenset() if own or (device.architecture or "") not in _SHARES else frozenset((*_FORMATS, "mxfp4"))
 
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from specmargin.answers.request_schema import LOAD, DepthField, ScenarioRequest
+from specmargin.answers.request_schema import DEFAULT_DEPTH, LOAD, DepthField, ScenarioRequest
 from specmargin.limits import MAX_BATCH
 from specmargin.verbs.plan.request_schema import (
     RANGE_RATIO,
@@ -29,7 +29,7 @@ class PageRequest(ScenarioRequest):
     isl: InputField = None
     osl: OutputField = None
     range_ratio: RangeField = RANGE_RATIO
-    depth: DepthField = 8
+    depth: DepthField = DEFAULT_DEPTH
     gpu_hour_price: GpuHourField = None
 
     @model_validator(mode="after")

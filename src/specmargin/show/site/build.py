@@ -14,6 +14,7 @@ from shutil import rmtree
 from threading import Thread
 
 from specmargin._version import __version__
+from specmargin.catalog.drafters import default_kind
 from specmargin.catalog.lookup import bundled_model, device_names, find_device, model_names
 from specmargin.errors import CatalogError, InputError, nearest_names
 from specmargin.files import write_bytes
@@ -82,10 +83,10 @@ def _named(option: str, text: str, names: Sequence[str]) -> tuple[str, ...]:
 
 def drafters_of(model: str, wanted: Iterable[str]) -> tuple[str, ...]:
     """In the wanted order; `mtp` only for a model that has a head."""
-    head = bundled_model(model).draft_head is not None
-    own = "mtp" if head else "eagle"
+    target = bundled_model(model)
+    own = default_kind(target)
     names = dict.fromkeys(own if name == "own" else name for name in wanted)
-    return tuple(name for name in names if name != "mtp" or head) or (own,)
+    return tuple(name for name in names if name != "mtp" or target.draft_head is not None) or (own,)
 
 
 def key_of(model: str, gpu: str, engine: str, drafters: Sequence[str]) -> str:

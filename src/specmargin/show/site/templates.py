@@ -49,7 +49,7 @@ def templates(engine: EngineFormat, choice: DraftChoice) -> dict[str, Any]:
 
 
 def _text(config: EngineConfig) -> dict[str, Any]:
-    return {"text": config.text, "file": config.file_text, "needs": config.needs, "notes": config.notes}
+    return {"text": config.text, "file": config.file_text, "needs": config.needs, "notes": config.all_notes}
 
 
 def command_templates(engine: str, model: str, gpus: int) -> dict[str, Any]:
@@ -102,7 +102,6 @@ def _request(choice: DraftChoice) -> ScheduleRequest:
         batches=(1,),
         drafter_kind=choice.kind,
         drafter_model=choice.model,
-        overlapped=False,
         parallel=Parallel.TP,
         min_gain=0.0,
         hurdle_by_depth=(),

@@ -26,16 +26,15 @@ from specmargin.answers.outputs_schema import FILE, OUTPUT, ChartOutputs, Output
 from specmargin.answers.request_schema import read_request
 from specmargin.answers.verb import verb
 from specmargin.errors import ScenarioError, needs_extra
-from specmargin.files import check_new, is_table, write_table, write_text
+from specmargin.files import check_text, is_table, write_table, write_text
 from specmargin.verbs.plan.request_schema import PlanRequest
 
 if TYPE_CHECKING:
-    from specmargin.decisions.compare import Comparison
     from specmargin.decisions.rows import PlanRow
     from specmargin.decisions.scenario import Scenario
-    from specmargin.decisions.unverified import Unverified
     from specmargin.formats.base import EngineConfig
     from specmargin.show.figures.figure import Chart
+    from specmargin.verbs.plan.comparison import Compared
     from specmargin.verbs.plan.drafter_plan import DrafterPlan
     from specmargin.verbs.plan.several import Machines
 
@@ -59,44 +58,58 @@ class PlanOutputs(ChartOutputs):
     explain: Annotated[
         bool,
         Field(description="Also print bottlenecks, experts, break-even lengths, notes and all sources."),
+        OUTPUT.needed,
+    ] = False
+    grid: Annotated[
+        bool,
+        Field(description="Every batch at every depth: printed, in the JSON, and in -o FILE.csv, .parquet or .json."),
         OUTPUT,
     ] = False
 
     def check(self) -> None:
+        if self.grid and self.output is not None:
+            from specmargin.verbs.plan.depth_grid import check_grid
+
+            check_grid(self.output)
         if self.output is not None and not is_table(self.output):  # the engine's configuration, of any name
-            check_new(self.output, force=self.force)
+            check_text(self.output, force=self.force)
             return self.model_copy(update={"output": None}).check()
         return super().check()
 
 
 @verb(PlanRequest, outputs=PlanOutputs, waiting="planning; a load is simulated, which first compiles the simulator")
 def plan(request: PlanRequest, outputs: PlanOutputs | None = None) -> PlanAnswer:
-    from specmargin.verbs.plan.drafter_plan import check_policy, compare, drafter_plans
+    from specmargin.verbs.plan.comparison import compare
+    from specmargin.verbs.plan.drafter_plan import check_policy, drafter_plans
     from specmargin.verbs.plan.machines import machines
     from specmargin.verbs.plan.price_table import check_price_table
 
+    shows_grid = outputs is not None and outputs.grid
     requests = machines(request)
     if len(requests) > 1:
         from specmargin.verbs.plan.several import plan_machines
 
         check_of_several(outputs)
         several = plan_machines(request, requests)
-        return SeveralAnswer(request=request, ranked=several.preferred.ranked, compared=None, machines=several)
+        return SeveralAnswer(
+            request=request, ranked=several.preferred.ranked, compared=None, machines=several, shows_grid=shows_grid
+        )
     request = requests[0]
     if outputs is not None and outputs.sps_table is not None:
         check_price_table(request)
     if outputs is not None and outputs.policy is not None:
         check_policy(request)
     ranked = tuple(drafter_plans(request))
-    compared = None if request.compare is None else compare(ranked[0], request, request.compare)
-    return PlanAnswer(request=request, ranked=ranked, compared=compared)
+    compared = None if request.compare is None else compare(ranked[0], request.compare)
+    return PlanAnswer(request=request, ranked=ranked, compared=compared, shows_grid=shows_grid)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class PlanAnswer(Answer[PlanRequest]):
     ranked: tuple[DrafterPlan, ...]  # one per drafter, the best first
-    compared: Comparison | Unverified | None  # with what `compare` names
+    compared: Compared | None  # with what `compare` names
     messages: tuple[str, ...] = ()  # about files that were written
+    shows_grid: bool = False  # in the terminal and in the JSON
 
     schema: ClassVar[str] = "specmargin.plan/2"
 
@@ -134,8 +147,14 @@ class PlanAnswer(Answer[PlanRequest]):
         from specmargin.verbs.plan.comparison import compared_values
         from specmargin.verbs.plan.values import plan_values
 
-        values = plan_values(self.ranked)
+        values = plan_values(self.ranked) | ({"grid": self.grid()} if self.shows_grid else {})
         return values if self.compared is None else values | compared_values(self.compared)
+
+    def grid(self) -> list[dict[str, Any]]:
+        """Every batch of the plan at every depth, for the best drafter; depth 0 is an engine without speculation."""
+        from specmargin.verbs.plan.depth_grid import grid_rows
+
+        return grid_rows(self.best)
 
     def resolved(self) -> dict[str, Any]:
         return {"batch": [row.batch for row in self.rows], "context": self.scenario.context}
@@ -150,6 +169,10 @@ class PlanAnswer(Answer[PlanRequest]):
         from specmargin.verbs.plan.text import plan_blocks
 
         yield from plan_blocks(self.ranked, self.compared, explain=explain)
+        if self.shows_grid:
+            from specmargin.verbs.plan.depth_grid import grid_blocks
+
+            yield from grid_blocks(self.best)
         for message in self.messages:
             yield Line(f"Wrote {message}.")
 
@@ -174,6 +197,11 @@ class PlanAnswer(Answer[PlanRequest]):
         """Rows as CSV, or the engine's configuration; flags that are shown then name the file that was written."""
         path, config = outputs.output, self.best.config
         if path is None:
+            return self
+        if outputs.grid:
+            from specmargin.verbs.plan.depth_grid import write_grid
+
+            write_grid(path, self.grid(), force=outputs.force)
             return self
         if is_table(path):
             write_table(path, self.table(), force=outputs.force)
@@ -216,13 +244,19 @@ class SeveralAnswer(PlanAnswer):
         return [asdict(row) for row in self.machines.rows]
 
     def values(self) -> dict[str, Any]:
-        return self.machines.values()
+        return self.machines.values() | ({"grid": self.grid()} if self.shows_grid else {})
+
+    def grid(self) -> list[dict[str, Any]]:
+        from specmargin.verbs.plan.depth_grid import grid_rows
+
+        serving = self.machines.serving
+        return [{"machine": each.name} | row for each in serving for row in grid_rows(each.ranked[0])]
 
     def resolved(self) -> dict[str, Any]:
         return {"batch": list(self.machines.batches), "context": self.scenario.context}
 
     def _shown(self, *, explain: bool) -> Iterator[Block]:
-        yield from self.machines.blocks(explain=explain)
+        yield from self.machines.blocks(explain=explain, grid=self.shows_grid)
 
     def chart(self) -> Chart:
         return self.machines.chart()
@@ -234,5 +268,5 @@ def check_of_several(outputs: PlanOutputs | None) -> None:
         return
     if outputs.policy is not None or outputs.sps_table is not None:
         raise ScenarioError("--policy and --sps-table write the file of one machine: name one GPU")
-    if outputs.output is not None and not is_table(outputs.output):
+    if outputs.output is not None and not outputs.grid and not is_table(outputs.output):
         raise ScenarioError(f"{outputs.output}: several GPUs make a table, FILE.csv or FILE.parquet; or name one GPU")

@@ -1,21 +1,48 @@
-"""What `plan --compare` adds: two sources of prices side by side, or the unverified bound."""
+"""What `plan --compare` adds: two sources of prices side by side, another acceptance, or the unverified bound."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict
-from typing import Any
+from typing import Any, assert_never
 
 from specmargin.answers.blocks import GAP, Block, Table, bold, dim, left, right
 from specmargin.decisions.compare import ComparedRow, Comparison, Side
-from specmargin.decisions.unverified import Unverified, UnverifiedRow
+from specmargin.decisions.unverified import Unverified, UnverifiedRow, unverified
+from specmargin.verbs.plan.drafter_plan import DrafterPlan, compare_prices
+from specmargin.verbs.plan.other_acceptance import (
+    OtherAcceptance,
+    compare_acceptance,
+    other_acceptance_blocks,
+    other_acceptance_values,
+)
 from specmargin.words import UNVERIFIED, duration
 
+_UNVERIFIED = "unverified"
 _NEGLIGIBLE = 0.02  # regret, as a fraction of goodput
 
 
-def compared_blocks(compared: Comparison | Unverified) -> Iterator[Block]:
-    yield from _unverified(compared) if isinstance(compared, Unverified) else _prices(compared)
+Compared = Comparison | Unverified | OtherAcceptance
+
+
+def compare(best: DrafterPlan, what: str) -> Compared:
+    """The plan of the recommended drafter beside what `--compare` names."""
+    kind, colon, detail = what.partition(":")
+    if kind == "acceptance" and colon:
+        return compare_acceptance(best, detail)
+    return unverified(best.plan) if what == _UNVERIFIED else compare_prices(best, best.request, what)
+
+
+def compared_blocks(compared: Compared) -> Iterator[Block]:
+    match compared:
+        case Unverified():
+            yield from _unverified(compared)
+        case OtherAcceptance():
+            yield from other_acceptance_blocks(compared)
+        case Comparison():
+            yield from _prices(compared)
+        case _:
+            assert_never(compared)
     yield GAP
 
 
@@ -62,13 +89,13 @@ def _summary(comparison: Comparison) -> str:
     )
 
 
-def _unverified(unverified: Unverified) -> Iterator[Block]:
+def _unverified(bound: Unverified) -> Iterator[Block]:
     yield Table(
         title=f"Unverified decoding ({UNVERIFIED})",
         columns=right(
             "batch", "draft", "plan", "free verification", "unverified bound", "verification", "share of round"
         ),
-        rows=[_unverified_cells(row) for row in unverified.rows],
+        rows=[_unverified_cells(row) for row in bound.rows],
     )
     yield dim(
         "bound: every draft token is committed for the price of drafting and one plain step. It leaves out that the "
@@ -94,8 +121,10 @@ def _unverified_cells(row: UnverifiedRow) -> list[str]:
 # --- as JSON ---
 
 
-def compared_values(compared: Comparison | Unverified) -> dict[str, Any]:
+def compared_values(compared: Compared) -> dict[str, Any]:
     """The key that `compare` adds."""
+    if isinstance(compared, OtherAcceptance):
+        return other_acceptance_values(compared)
     if isinstance(compared, Unverified):
         return {"unverified": {"label": UNVERIFIED, "rows": [row.values() for row in compared.rows]}}
     return {"comparison": _comparison_json(compared)}

@@ -14,6 +14,7 @@ from specmargin.decisions.verdict import details as verdict_details
 from specmargin.prices.model import Resource
 from specmargin.verbs.plan.commands import check_json, serve_json
 from specmargin.verbs.plan.drafter_plan import DrafterPlan
+from specmargin.verbs.plan.memory import memory_blocks
 
 _LEGEND = (
     "draft: draft tokens per sequence and step with these flags",
@@ -39,6 +40,8 @@ def details(best: DrafterPlan) -> Iterator[Block]:
     yield GAP
     for line in _LEGEND:
         yield dim(line)
+    yield GAP
+    yield from memory_blocks(best.plan)
     yield GAP
     effect = best.routing_effect
     if effect is not None:

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from specmargin.answers.scenarios import ALL_DRAFTERS, engine_of, scenarios_of
+from specmargin.architecture.types import Architecture
 from specmargin.catalog.accuracy import price_errors
 from specmargin.catalog.drafters import DraftChoice
 from specmargin.catalog.engine_support import fp8_warning
+from specmargin.catalog.tokenizers import same_tokenizer
 from specmargin.decisions.advice import Advice, Judgement, judge
 from specmargin.decisions.certainty import SpeedupRange, speedup_ranges
 from specmargin.decisions.compare import Comparison
@@ -25,7 +27,6 @@ from specmargin.decisions.rows import PlanRow
 from specmargin.decisions.scenario import Scenario
 from specmargin.decisions.schedule import Schedule
 from specmargin.decisions.setting import Setting
-from specmargin.decisions.unverified import Unverified, unverified
 from specmargin.decisions.warnings import price_warnings
 from specmargin.errors import ScenarioError, needs_extra
 from specmargin.formats import find_engine
@@ -37,7 +38,6 @@ from specmargin.verbs.plan.request_schema import PlanRequest
 if TYPE_CHECKING:
     from specmargin.simulator.service import Service, ServiceLoad
 
-UNVERIFIED = "unverified"
 MAX_NUM_SEQS = 512  # a usual limit of engines: schedules reach at least as far
 DEFAULT_BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 _DRAFTING = (Advice.SPECULATE, Advice.BELOW_CAPACITY, Advice.UNCERTAIN)  # of which a load decides
@@ -253,12 +253,7 @@ def service_load(request: PlanRequest, scenario: Scenario) -> ServiceLoad | None
     )
 
 
-def compare(best: DrafterPlan, request: PlanRequest, what: str) -> Comparison | Unverified:
-    """`plan --compare`: the plan of the recommended drafter under other prices, or beside the unverified bound."""
-    return unverified(best.plan) if what == UNVERIFIED else _compare_prices(best, request, what)
-
-
-def _compare_prices(best: DrafterPlan, request: PlanRequest, prices: str) -> Comparison:
+def compare_prices(best: DrafterPlan, request: PlanRequest, prices: str) -> Comparison:
     """The same plan under other prices, with the recommended drafter."""
     plan = best.plan
     changes = {"prices": prices, "form": RooflineForm.PER_COMPONENT, "context": plan.scenario.context}
@@ -304,13 +299,13 @@ def engine_config(
         batches=tuple(batch for batch in batches if batch <= fits) or tuple(batches),
         drafter_kind=choice.kind,
         drafter_model=choice.model,
-        overlapped=choice.drafter.hit_rate is not None,
         parallel=pricer.scenario.layout.parallel,
         min_gain=request.min_gain,
         hurdle_by_depth=_hurdles(grid),
         p_min=None if stop is None else stop.p_min,
         drafted_by_depth=() if stop is None else stop.mean_drafted_by_depth(setting.max_depth),
         release=find_release(form, request.engine_version),
+        unsupported=_unsupported(choice, pricer.scenario),
     )
     config = form.write(schedule)
     configured = config.schedule.max_depth
@@ -321,6 +316,17 @@ def engine_config(
         return config
     # Shallower drafts were configured than are best somewhere, so that more sequences fit.
     return form.write(replace(schedule, table=setting.depth_table(pricer, max_batch=reach)))
+
+
+def _unsupported(choice: DraftChoice, scenario: Scenario) -> str:
+    """Why the engine cannot run the drafter; "" where it can."""
+    if choice.drafter.hit_rate is not None:
+        return "no supported engine overlaps drafting with verification"
+    runs, target = choice.drafter.runs, scenario.architecture
+    if isinstance(runs, Architecture) and same_tokenizer(target, runs) is False:
+        translated = "; vLLM's use_heterogeneous_vocab is not priced" if scenario.engine == "vllm" else ""
+        return f"{choice.drafter.name} has another tokenizer than {target.name}{translated}"
+    return ""
 
 
 def _hurdles(grid: Grid) -> tuple[float, ...]:

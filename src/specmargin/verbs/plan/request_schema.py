@@ -9,6 +9,7 @@ from typing import Annotated
 from pydantic import BeforeValidator, Field, model_validator
 
 from specmargin.answers.request_schema import (
+    DEFAULT_DEPTH,
     DRAFTER_HELP,
     LOAD,
     MAX_CONTEXT,
@@ -29,7 +30,7 @@ RANGE_RATIO = 0.5  # of the lengths of requests: assumed, because lengths of rea
 ConcurrencyField = Annotated[
     int | None,
     Field(ge=1, le=MAX_USERS, description="Concurrent requests; simulates the service, including prefill."),
-    LOAD.as_("N"),
+    LOAD.as_("N").needed,
 ]
 RateField = Annotated[
     float | None, Field(gt=0, le=1e6, description="Requests per second, instead of --concurrency."), LOAD.as_("RATE")
@@ -38,13 +39,13 @@ InputField = Annotated[
     int | None,
     Field(ge=1, le=MAX_CONTEXT, description="Input tokens per request (with --concurrency or --qps)."),
     NUMBER,
-    LOAD.as_("TOKENS"),
+    LOAD.as_("TOKENS").needed,
 ]
 OutputField = Annotated[
     int | None,
     Field(ge=1, le=MAX_CONTEXT, description="Output tokens per request (with --concurrency or --qps)."),
     NUMBER,
-    LOAD.as_("TOKENS"),
+    LOAD.as_("TOKENS").needed,
 ]
 RangeField = Annotated[
     float,
@@ -106,7 +107,7 @@ class PlanRequest(ScenarioRequest):
         tuple[int, ...] | None,
         BeforeValidator(partial(parse_numbers, largest=MAX_BATCH)),
         Field(description="Batch sizes: 1,4,16 or 1-64."),
-        LOAD.as_("LIST", "1, 2, 4 ... up to what fits"),
+        LOAD.as_("LIST", "1, 2, 4 ... up to what fits").needed,
     ] = None
     contexts: Annotated[
         tuple[int, ...],
@@ -131,7 +132,7 @@ class PlanRequest(ScenarioRequest):
         LOAD.as_("N", "the engine's on this GPU"),
     ] = None
     tpot_slo: TpotField = None
-    depth: DepthField = 8
+    depth: DepthField = DEFAULT_DEPTH
     min_gain: Annotated[
         float,
         Field(
@@ -157,8 +158,10 @@ class PlanRequest(ScenarioRequest):
     compare: Annotated[
         str | None,
         Field(
-            description="Compare with other prices: datasheet, laws, tables or FILE.json. unverified: compare with "
-            "committing every draft token, a lossy upper bound that shows what verification costs."
+            description="Compare with other prices: datasheet, laws, tables or FILE.json. acceptance:0.9 (or what else "
+            "--acceptance takes): with another acceptance; acceptance:x2: a drafter twice as good, with half as many "
+            "rejections at every position. unverified: with committing every draft token, a lossy upper bound that "
+            "shows what verification costs."
         ),
         QUESTION.as_("SOURCE"),
     ] = None

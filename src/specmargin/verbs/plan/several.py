@@ -12,6 +12,7 @@ from specmargin.catalog.lookup import find_device
 from specmargin.decisions.advice import Advice
 from specmargin.decisions.scenario import Scenario
 from specmargin.errors import InputError, ScenarioError
+from specmargin.verbs.plan.depth_grid import grid_blocks
 from specmargin.verbs.plan.drafter_plan import DEFAULT_BATCHES, DrafterPlan, drafter_plans, row_and_range
 from specmargin.verbs.plan.machines import machine_name
 from specmargin.verbs.plan.request_schema import PlanRequest
@@ -123,10 +124,14 @@ class Machines:
             "plans": [{"machine": each.name} | plan_values(each.ranked) for each in self.serving],
         }
 
-    def blocks(self, *, explain: bool) -> Iterator[Block]:
+    def blocks(self, *, explain: bool, grid: bool) -> Iterator[Block]:
         yield bold(self.verdict)
         yield GAP
         yield from _table(self.rows, self.preferred.ranked[0].plan.scenario)
+        for machine in self.serving if grid else ():
+            yield GAP
+            yield bold(f"{machine.name}:")
+            yield from grid_blocks(machine.ranked[0])
         if not explain:
             yield dim("flags and details: name one GPU, or add --explain for the plan of each")
             return

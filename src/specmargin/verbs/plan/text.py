@@ -7,11 +7,9 @@ from typing import TYPE_CHECKING
 
 from specmargin.answers.blocks import GAP, Block, Line, Table, Verbatim, bold, dim, left, right, warned
 from specmargin.decisions.certainty import inputs_text
-from specmargin.decisions.compare import Comparison
 from specmargin.decisions.plan import Plan
 from specmargin.decisions.rows import PlanRow
-from specmargin.decisions.unverified import Unverified
-from specmargin.verbs.plan.comparison import compared_blocks
+from specmargin.verbs.plan.comparison import Compared, compared_blocks
 from specmargin.verbs.plan.details import details
 from specmargin.verbs.plan.drafter_plan import DrafterPlan, Settled
 from specmargin.verbs.plan.values import answer_text
@@ -26,9 +24,7 @@ _MANY_ROWS = 9
 _BATCHES_ACROSS = 6  # columns of the tables with one column per batch
 
 
-def plan_blocks(
-    ranked: Sequence[DrafterPlan], compared: Comparison | Unverified | None, *, explain: bool
-) -> Iterator[Block]:
+def plan_blocks(ranked: Sequence[DrafterPlan], compared: Compared | None, *, explain: bool) -> Iterator[Block]:
     best = ranked[0]
     crowded = not explain and _is_crowded(best)
     answer, *rest = answer_text(best).splitlines()
@@ -240,6 +236,8 @@ def _config(best: DrafterPlan) -> Iterator[Block]:
         yield Verbatim(config.text)
         if config.limits:
             yield dim(f"({'; '.join(config.limits)})")
+        if config.unpriced:
+            yield dim(f"({config.unpriced})")
     if config.file_text:
         yield Verbatim(f"{config.file_name}: {config.file_text}")
 

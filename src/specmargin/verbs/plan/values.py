@@ -12,6 +12,7 @@ from specmargin.decisions.verdict import details, verdict
 from specmargin.sources import weakest
 from specmargin.verbs.plan.commands import check_json, serve_json
 from specmargin.verbs.plan.drafter_plan import DrafterPlan, Settled
+from specmargin.verbs.plan.memory import memory_values
 
 
 def plan_values(answers: Sequence[DrafterPlan]) -> dict[str, Any]:
@@ -54,13 +55,14 @@ def plan_values(answers: Sequence[DrafterPlan]) -> dict[str, Any]:
         "switch_acceptance": plan.switch_acceptance,
         "largest_batch": plan.largest_batch,
         "no_spec_largest_batch": plan.no_spec_largest_batch,
+        "memory": memory_values(plan),
         "peak_tokens_per_second": plan.peak_tokens_per_second,
         "no_spec_peak_tokens_per_second": plan.no_spec_peak_tokens_per_second,
         "config": best.config.text,
         "config_supported": not best.config.unsupported,
         "config_needs": best.config.needs,
         "config_file": best.config.file_text,
-        "config_notes": [*best.config.limits, *best.config.notes],
+        "config_notes": list(best.config.all_notes),
         "schedule": [[r.first, r.last, r.depth] for r in best.config.schedule.ranges],
         "serve": serve_json(best),
         "check": check_json(best, *best.headline),

@@ -9,6 +9,7 @@ from typing import Annotated, Any, ClassVar
 from pydantic import BeforeValidator, Field, model_serializer, model_validator
 
 from specmargin.answers.request_schema import (
+    DEFAULT_DEPTH,
     DRAFTS,
     LOAD,
     MAX_CONTEXT,
@@ -94,17 +95,17 @@ class SimulateRequest(ScenarioRequest):
     policy: Annotated[
         str,
         Field(description=f"{', '.join(POLICIES)}; separate several with commas to compare them."),
-        QUESTION.as_("NAMES"),
+        QUESTION.as_("NAMES").needed,
     ] = "controller,none"
     qps: Annotated[
-        float | None, Field(gt=0, le=1e6, description="Requests per second (Poisson)."), LOAD.as_("RATE")
+        float | None, Field(gt=0, le=1e6, description="Requests per second (Poisson)."), LOAD.as_("RATE").needed
     ] = None
     concurrency: Annotated[
         int | None,
         Field(ge=1, le=_MAX_REQUESTS, description="Concurrent requests: a closed loop of this many users."),
-        LOAD.as_("N"),
+        LOAD.as_("N").needed,
     ] = None
-    trace: Annotated[str | None, Field(description="Request trace, CSV or JSONL."), LOAD.as_("FILE")] = None
+    trace: Annotated[str | None, Field(description="Request trace, CSV or JSONL."), LOAD.as_("FILE").needed] = None
     hours: Annotated[
         tuple[float, ...] | None, Field(description="Hours from 0 on, between which the rate is interpolated."), KEY
     ] = None
@@ -114,10 +115,10 @@ class SimulateRequest(ScenarioRequest):
         int, Field(ge=1, le=_MAX_REQUESTS, description="Requests per arrival, at the same mean rate."), LOAD.as_("N")
     ] = 1
     isl: Annotated[
-        LengthTable, LENGTH, Field(description="Input tokens per request: 1000, 4k."), LOAD.as_("TOKENS", "1000")
+        LengthTable, LENGTH, Field(description="Input tokens per request: 1000, 4k."), LOAD.as_("TOKENS", "1000").needed
     ] = LengthTable(tokens=1000)
     osl: Annotated[
-        LengthTable, LENGTH, Field(description="Output tokens per request: 200, 1k."), LOAD.as_("TOKENS", "200")
+        LengthTable, LENGTH, Field(description="Output tokens per request: 200, 1k."), LOAD.as_("TOKENS", "200").needed
     ] = LengthTable(tokens=200)
     categories: Annotated[tuple[CategoryTable, ...], Field(description="Kinds of requests."), KEY] = ()
     bank: Annotated[
@@ -125,7 +126,11 @@ class SimulateRequest(ScenarioRequest):
         Field(description="Bank of rounds to replay. Otherwise rounds are drawn from --acceptance."),
         DRAFTS.as_("FOLDER"),
     ] = None
-    depth: Annotated[int, Field(ge=1, le=MAX_DEPTH, description="Maximum draft depth."), QUESTION.as_("N")] = 4
+    depth: Annotated[
+        int,
+        Field(ge=1, le=MAX_DEPTH, description="Maximum draft depth; a deeper --policy fixed:K raises the default."),
+        QUESTION.as_("N"),
+    ] = DEFAULT_DEPTH
     max_num_seqs: Annotated[
         int, Field(ge=1, le=MAX_BATCH, description="Maximum sequences per step, as in vLLM."), PRICES.as_("N")
     ] = 256

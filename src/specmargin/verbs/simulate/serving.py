@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -17,6 +18,7 @@ from specmargin.catalog.routing_profiles import find_routing
 from specmargin.decisions.pricer import Pricer
 from specmargin.decisions.scenario import Scenario
 from specmargin.errors import ScenarioError, nearest_names
+from specmargin.limits import MAX_DEPTH
 from specmargin.policies.study.ladder import Contest
 from specmargin.simulator.engine import EngineSettings
 from specmargin.simulator.results import Slo
@@ -43,7 +45,7 @@ def serving_of(request: SimulateRequest, folder: Path) -> Serving:
     """Paths in the request are relative to `folder`."""
     choice, pricer = _pricer(request.scenario_only(), folder)
     scenario = pricer.scenario
-    depth = min(request.depth, scenario.drafter.max_depth or request.depth)
+    depth = _depth(request, scenario.drafter.max_depth)
     own_routing = any(category.routing is not None for category in request.categories)
     routing = tuple(find_routing(c.routing, scenario.architecture) for c in request.categories) if own_routing else ()
     return Serving(
@@ -125,6 +127,13 @@ def _pricer(request: ScenarioRequest, folder: Path) -> tuple[DraftChoice, Pricer
         acceptance = str(folder / acceptance)
     choice, scenario = scenario_of(request.model_copy(update={"acceptance": acceptance}))
     return choice, Pricer(scenario)
+
+
+def _depth(request: SimulateRequest, deepest: int | None) -> int:
+    """The deepest draft: as given, or as deep as a fixed policy drafts; no deeper than the drafter can."""
+    fixed = [int(part) for part in re.findall(r"(?:^|,)\s*fixed:([0-9]{1,4})\s*(?=,|$)", request.policy)]
+    depth = request.depth if "depth" in request.model_fields_set else max(request.depth, *fixed, 0)
+    return min(depth, deepest or depth, MAX_DEPTH)
 
 
 def _rounds(request: SimulateRequest, choice: DraftChoice, scenario: Scenario, depth: int, folder: Path) -> RoundBank:
