@@ -120,7 +120,7 @@ def _doctor(folder: Path) -> Any:
     """Of a broken drafter, so that there are findings."""
     log = folder / "vllm.log"
     log.write_text(
-        "Engine 000: Avg prompt throughput: 820.5 tokens/s, Avg generation throughput: 510.2 tokens/s, Running: 16 reqs, "
+        "Avg prompt throughput: 820.5 tokens/s, Avg generation throughput: 510.2 tokens/s, Running: 16 reqs, "
         "Waiting: 0 reqs, GPU KV cache usage: 12.1%, Prefix cache hit rate: 3.0%\n"
         "SpecDecoding metrics: Mean acceptance length: 1.30, Accepted: 860 tokens, Drafted: 8600 tokens, "
         "Per-position acceptance rate: 0.300, 0.000, 0.000\n"
