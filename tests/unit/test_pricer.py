@@ -110,7 +110,10 @@ def test_scenarios_of_one_routing_share_their_counts(monkeypatch: pytest.MonkeyP
         Pricer(scenario(gpu=gpu, drafter=drafter, routing=routing)).grid(BATCHES, 8)
     assert made == [1]
     spread = Layout(gpus=2, parallel=Parallel.EP)
-    alone, two = (Pricer(scenario(routing=routing, **given)).grid(BATCHES, 8) for given in ({}, {"layout": spread}))
+    alone, two = (
+        Pricer(made_of).grid(BATCHES, 8)
+        for made_of in (scenario(routing=routing), scenario(routing=routing, layout=spread))
+    )
     assert made == [1, 2]
     assert (alone.verify_seconds != two.verify_seconds).any()
 

@@ -105,7 +105,7 @@ def _maximum_given_total(hit_by_expert: FloatArray, rank_of_expert: IntArray) ->
 def _powers(experts: int, size: int) -> ComplexArray:
     """Powers 0 to `size` of half of the roots of unity: coefficients are real, so the others are their conjugates."""
     half = np.arange((experts + 1) // 2 + 1)
-    return np.exp(-2j * np.pi / (experts + 1) * np.outer(np.arange(size + 1), half))
+    return np.asarray(np.exp(-2j * np.pi / (experts + 1) * np.outer(np.arange(size + 1), half)))
 
 
 @dataclass(frozen=True, kw_only=True)
