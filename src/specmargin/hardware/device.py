@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,12 @@ from specmargin.files import origin, read_toml
 from specmargin.sources import Source, datasheet
 
 _VENDORS = {"sm_": "nvidia", "gfx": "amd", "bmg": "intel", "apple": "apple"}  # by how a generation's name begins
+
+
+def capability_of(generation: str) -> int | None:
+    """90 of sm_90 and sm_90a; None for what CUDA does not run on."""
+    match = re.fullmatch(r"sm_([0-9]{2,3})[a-z]?", generation)
+    return int(match[1]) if match else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,8 +64,7 @@ class Device:
     @property
     def compute_capability(self) -> int | None:
         """Of an NVIDIA GPU whose generation is known, times ten: 89 for sm_89."""
-        number = (self.architecture or "").removeprefix("sm_").rstrip("a")
-        return int(number) if number.isdecimal() else None
+        return capability_of(self.architecture or "")
 
     def rate(self, arithmetic: Arithmetic) -> float:
         """Operations per second in one format.
