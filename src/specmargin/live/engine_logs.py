@@ -30,11 +30,11 @@ class _Format:
     """How one engine writes."""
 
     title: str
-    line: re.Pattern[str]
+    lines: tuple[str, ...]  # words of lines that count something
     known: str
     not_shown: tuple[str, ...]
     values: Mapping[str, re.Pattern[str]]
-    settings_line: re.Pattern[str]
+    settings_lines: tuple[str, ...]
     settings: Mapping[str, re.Pattern[str]]
 
     @classmethod
@@ -42,10 +42,10 @@ class _Format:
         settings = dict(table["settings"])
         return cls(
             title=table["title"],
-            line=re.compile(table["line"]),
+            lines=tuple(table["lines"]),
             known=table["known"],
             not_shown=tuple(table["not_shown"]),
-            settings_line=re.compile(settings.pop("line")),
+            settings_lines=tuple(settings.pop("lines")),
             values={name: re.compile(pattern) for name, pattern in table["values"].items()},
             settings={name: re.compile(pattern) for name, pattern in settings.items()},
         )
@@ -55,17 +55,10 @@ _FILE = resources.files("specmargin.live").joinpath("engine_logs.toml")
 FORMATS = {name: _Format.read(table) for name, table in tomllib.loads(_FILE.read_text(encoding="utf-8")).items()}
 
 
-_ANY = re.compile("|".join(f"{form.line.pattern}|{form.settings_line.pattern}" for form in FORMATS.values()))
-_LOAD = frozenset(
-    [
-        "running",
-        "waiting",
-        "prompt_tokens_per_second",
-        "generated_tokens_per_second",
-        "kv_percent",
-        "cached_prompt_percent",
-    ]
-)
+_WORDS = tuple(word for form in FORMATS.values() for word in (*form.lines, *form.settings_lines))
+_SUMS = frozenset(("accepted_tokens", "drafted_tokens", "prompt_tokens", "cached_tokens", "preemptions"))
+_SUMS |= {"output_tokens", "output_milliseconds"}
+_NO_LOAD = _SUMS | {"replica", "accept_length", "total_accept_length"}  # of which no mean over lines is made
 _NAMES = ("release", "model", "gpu", "method", "graph_mode")
 _COUNTS = ("depth", "largest_graph", "max_sequences", "max_step_tokens", "max_context", "kv_tokens")
 
@@ -101,7 +94,7 @@ def _read(lines: str | Iterable[str], engine: str | None) -> tuple[bool, list[_R
     empty = True
     for line in lines.split("\n") if isinstance(lines, str) else lines:
         empty = empty and not line.strip()
-        if _ANY.search(line) is not None:
+        if _has(line, _WORDS):
             plain = _COLOURS.sub("", line)
             for reader in readers:
                 reader.add(plain)
@@ -161,6 +154,8 @@ class _Reader:
     means: dict[str, _Mean] = field(default_factory=dict)
     survival: list[_Mean] = field(default_factory=list)
     counts: dict[str, float] = field(default_factory=dict)
+    total_survival: list[float] = field(default_factory=list)  # since the start, as the last line has it
+    total_accept_length: float | None = None
     said: dict[str, str] = field(default_factory=dict)  # settings
     replicas: set[float] = field(default_factory=set)
     moments: _Moments = field(default_factory=_Moments)
@@ -168,45 +163,55 @@ class _Reader:
     last_seconds: float | None = None
 
     def add(self, line: str) -> None:
-        if self.form.settings_line.search(line):
+        if _has(line, self.form.settings_lines):
             found = ((name, pattern.search(line)) for name, pattern in self.form.settings.items())
             self.said |= {name: next(filter(None, match.groups()), "") for name, match in found if match}
-        if self.form.line.search(line):
+        if _has(line, self.form.lines):
             texts = {name: match[1] for name, pattern in self.form.values.items() if (match := pattern.search(line))}
             if texts:
                 self._count(texts, _time_seconds(line))
 
     def _count(self, texts: dict[str, str], at_seconds: float | None) -> None:
         self.lines += 1
-        survival = [share for part in texts.pop("survival", "").split(",") if (share := _number(part)) is not None]
+        survival, total = (_numbers(texts.pop(name, "")) for name in ("survival", "total_survival"))
         values = {name: value for name, text in texts.items() if (value := _number(text)) is not None}
         if at_seconds is not None:
             self.first_seconds = at_seconds if self.first_seconds is None else self.first_seconds
             self.last_seconds = at_seconds
         if "replica" in values:
             self.replicas.add(values["replica"])
-        length = values.pop("accept_length", 1.0 + sum(survival) if survival else None)
+        if total:
+            self.total_survival, self.total_accept_length = total, values.get("total_accept_length")
+        for name in values.keys() & _SUMS:
+            self.counts[name] = self.counts.get(name, 0.0) + values[name]
+        if "prompt_tokens" in values:  # SGLang's prefill batch: the load of decode steps is on other lines
+            return
+        length = values.get("accept_length", 1.0 + sum(survival) if survival else None)
         if length is not None:
             self._count_speculation(length, survival[:_DEEPEST], values)
-        if values.get("generated_tokens_per_second", 1.0) > 0.0:  # a line of an idle server says nothing of its load
-            for name in values.keys() & _LOAD:
+        if values.get("generated_tokens_per_second", 1.0) > 0.0 and values.get("running", 1.0) > 0.0:
+            for name in values.keys() - _NO_LOAD:  # a line of an idle server says nothing of its load
                 self.means.setdefault(name, _Mean()).add(values[name])
-        running, generated = values.get("running"), values.get("generated_tokens_per_second")
+        self._add_moment(values, length, at_seconds)
+
+    def _add_moment(self, values: Mapping[str, float], length: float | None, at_seconds: float | None) -> None:
+        running, tokens = values.get("running"), values.get("context_tokens")
         self.moments.add(
             Moment(
                 at_seconds=at_seconds,
                 running=running,
                 accept_length=length,
-                generated_tokens_per_second=generated,
+                context=tokens / running if tokens and running else None,
+                generated_tokens_per_second=values.get("generated_tokens_per_second"),
+                prompt_tokens_per_second=values.get("prompt_tokens_per_second"),
             )
         )
 
     def _count_speculation(self, length: float, survival: list[float], values: Mapping[str, float]) -> None:
         """Means are weighted by rounds where they can be told, else every line counts the same."""
         rounds = _rounds(length, survival, values)
-        for name, count in (("rounds", rounds), ("drafted_tokens", values.get("drafted_tokens"))):
-            if count is not None:
-                self.counts[name] = self.counts.get(name, 0.0) + count
+        if rounds is not None:
+            self.counts["rounds"] = self.counts.get("rounds", 0.0) + rounds
         weight = 1.0 if rounds is None else rounds
         self.means.setdefault("accept_length", _Mean()).add(length, weight)
         self.survival += [_Mean() for _ in survival[len(self.survival) :]]
@@ -215,35 +220,84 @@ class _Reader:
 
     def observation(self, source: str) -> Observation:
         replicas = max(len(self.replicas), 1)
-        running, generated = self._mean("running", replicas), self._mean("generated_tokens_per_second", replicas)
         settings = self.settings()
-        kv_share = self._mean("kv_percent", 0.01)
-        rounds, drafted = self.counts.get("rounds"), self.counts.get("drafted_tokens")
-        return Observation(
+        seen = Observation(
             engine=self.engine,
             source=source,
             settings=settings,
             seconds=self._seconds(),
             replicas=replicas,
-            running=running,
+            running=self._mean("running", replicas),
             waiting=self._mean("waiting", replicas),
-            generated_tokens_per_second=generated,
-            prompt_tokens_per_second=self._mean("prompt_tokens_per_second", replicas),
-            context=kv_share * settings.kv_tokens * replicas / running
-            if kv_share and settings.kv_tokens and running
-            else None,
-            seconds_per_output_token=running / generated if running and generated else None,
-            kv_share=kv_share,
-            cached_prompt_share=self._mean("cached_prompt_percent", 0.01),
+            generated_tokens_per_second=self._mean("generated_tokens_per_second", replicas),
+            prompt_tokens_per_second=self._prompt_rate(replicas),
+            seconds_per_output_token=self._share("output_milliseconds", "output_tokens", 0.001),
+            seconds_per_round=self._mean("step_milliseconds", 0.001),
+            graph_share=self._mean("graph"),
+            kv_share=self._mean("kv_percent", 0.01) if "kv_percent" in self.means else self._mean("kv_share"),
+            preemptions=self.counts.get("preemptions"),
+            cached_prompt_share=self._cached_share(),
             speculates=self._speculates(settings),
-            rounds=rounds,
-            drafted_per_round=drafted / rounds if drafted is not None and rounds else None,
-            accept_length=self._mean("accept_length"),
-            survival=tuple(mean.value or 0.0 for mean in self.survival),
+            rounds=self.counts.get("rounds"),
+            drafted_per_round=self._share("drafted_tokens", "rounds"),
+            accepted_share=self._share("accepted_tokens", "drafted_tokens"),
+            accept_length=self._mean("accept_length") or self.total_accept_length,
+            survival=tuple(mean.value or 0.0 for mean in self.survival) or tuple(self.total_survival),
             moments=tuple(self.moments.kept),
-            estimated=("context", "seconds_per_output_token", "rounds", "drafted_per_round"),
             not_shown=self.form.not_shown,
         )
+        return self._estimated(seen)
+
+    def _estimated(self, seen: Observation) -> Observation:
+        """What the log does not say, worked out from what it does."""
+        running, generated, room = seen.running, seen.generated_tokens_per_second, seen.settings.kv_tokens
+        tokens, output, accepted = (
+            self._mean("context_tokens", seen.replicas),
+            self.counts.get("output_tokens", 0.0),
+            self.counts.get("accepted_tokens"),
+        )
+        tokens = seen.kv_share * room * seen.replicas if tokens is None and seen.kv_share and room else tokens
+        steps = self.means.get("step_milliseconds")
+        guesses = {
+            "context": tokens / running if tokens and running else None,
+            "seconds_per_output_token": running / generated if running and generated else None,
+            # every round gives its accepted tokens and one more
+            "accept_length": output / (output - accepted) if accepted is not None and output > accepted else None,
+            "steps_per_second": 1000.0 / steps.value if steps is not None and steps.value else None,
+            "drafted_per_round": self._positions(),
+        }
+        missing = [name for name, guess in guesses.items() if guess is not None and getattr(seen, name) is None]
+        counted = [name for name in ("rounds", "drafted_per_round") if getattr(seen, name) is not None]
+        made: dict[str, Any] = {name: guesses[name] for name in missing}
+        return replace(seen, **made, estimated=(*missing, *counted))
+
+    def _positions(self) -> float | None:
+        """TensorRT-LLM: positions of decoding sequences, each with its draft."""
+        scheduled, prompts, positions = (
+            self._mean(name) for name in ("running", "prompt_sequences", "decode_positions")
+        )
+        if scheduled is None or prompts is None or positions is None or scheduled <= prompts:
+            return None
+        return max(positions / (scheduled - prompts) - 1.0, 0.0)
+
+    def _prompt_rate(self, replicas: int) -> float | None:
+        if "prompt_positions" in self.means:
+            per_step, step = self._mean("prompt_positions"), self._mean("step_milliseconds")
+            return None if per_step is None or not step else 1000.0 * per_step / step
+        seconds, tokens = self._seconds(), self.counts.get("prompt_tokens")
+        if tokens is not None:
+            return tokens / seconds if seconds else None
+        return self._mean("prompt_tokens_per_second", replicas)
+
+    def _cached_share(self) -> float | None:
+        new, cached = self.counts.get("prompt_tokens", 0.0), self.counts.get("cached_tokens")
+        if cached is not None and new + cached > 0.0:
+            return cached / (new + cached)
+        return self._mean("cached_prompt_percent", 0.01)
+
+    def _share(self, part: str, whole: str, times: float = 1.0) -> float | None:
+        count = self.counts.get(whole)
+        return self.counts[part] / count * times if count and part in self.counts else None
 
     def _mean(self, name: str, times: float = 1.0) -> float | None:
         value = self.means[name].value if name in self.means else None
@@ -255,26 +309,45 @@ class _Reader:
         return self.last_seconds - self.first_seconds
 
     def _speculates(self, settings: ServerSettings) -> bool | None:
-        if self._mean("accept_length") is not None or settings.method is not None:
-            return True
-        return False if "no_speculation" in self.said else None
+        drafted = "accept_length" in self.means or "drafted_tokens" in self.counts or self.total_survival
+        return True if drafted else settings.speculates
 
     def settings(self) -> ServerSettings:
         said = self.said
         sizes = [_whole(said.get(f"{kind}_parallel")) for kind in ("tensor", "pipeline", "data")]
-        fields: dict[str, Any] = {name: said.get(name) for name in _NAMES}
-        fields |= {name: _whole(said.get(name)) for name in _COUNTS}
-        fields |= {"largest_graph": 0, "graph_mode": "NONE"} if "eager" in said else {}
+        told: dict[str, Any] = {name: said.get(name) for name in _NAMES}
+        told |= {name: _whole(said.get(name)) for name in _COUNTS}
+        eager = {"True": True, "False": False}.get(said.get("eager", ""))
+        if eager:
+            told |= {"largest_graph": 0, "graph_mode": "NONE"}
+        elif told["largest_graph"] and told["method"]:
+            told["largest_graph"] *= _whole(said.get("graph_width")) or 1  # SGLang counts sequences
         return ServerSettings(
-            **fields,
+            **told,
             gpus=None if not any(sizes) else math.prod(size or 1 for size in sizes),
             schedule=_schedule(said.get("schedule", "")),
+            speculates=True if told["method"] else False if "no_speculation" in said else None,
+            eager=eager,
+            draft_graphs=False if "draft_eager" in said else None,
+            overlaps=False if "no_overlap" in said or said.get("overlaps") == "False" else None,
+            temperature=_number(said.get("temperature", "")),
         )
 
 
+def _has(line: str, words: Iterable[str]) -> bool:
+    """Faster than one pattern of alternatives, on a log with few such lines."""
+    return any(word in line for word in words)
+
+
+def _numbers(text: str) -> list[float]:
+    return [value for part in text.split(",") if (value := _number(part)) is not None]
+
+
 def _number(text: str) -> float | None:
+    if text in ("True", "False"):
+        return float(text == "True")
     try:
-        value = float(text.replace(",", ""))
+        value = float(text.replace(",", "").rstrip("."))
     except ValueError:
         return None
     return value if math.isfinite(value) else None

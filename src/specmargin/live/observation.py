@@ -94,6 +94,7 @@ class Observation:
     speculates: bool | None = None  # configured
     rounds: float | None = None  # one per sequence and step with a draft
     drafted_per_round: float | None = None
+    accepted_share: float | None = None  # of drafted tokens
     accept_length: float | None = None  # tokens per round, with the bonus token
     survival: tuple[float, ...] = ()  # share of rounds in which position 1, 2, … was accepted
 

@@ -119,6 +119,7 @@ def _speculation(readings: Sequence[EngineReading], counted: EngineReading) -> d
     return {
         "rounds": counted.drafts if first_position == 0.0 else first_position,
         "drafted_per_round": _ratio(counted, "draft_tokens", "drafts") if drafted is None else drafted,
+        "accepted_share": _ratio(counted, "accepted_tokens", "draft_tokens"),
         "accept_length": _mean(readings, "accept_length") if length is None else length,
         "survival": tuple(share for share, _ in counted.survival_by_position),
     }
