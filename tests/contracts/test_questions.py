@@ -97,6 +97,69 @@ QUESTIONS = {
         "simulate qwen3.6-35b-a3b --gpu h200 --qps 5 --requests 3000 --policy controller,fixed:2,none",
         (r"3,000 of 3,000 requests served|3000 of 3000 requests served", r"controller", r"fixed:2", r"TTFT"),
     ),
+    "three GPUs in one table, with what each costs": (
+        "plan qwen3.6-35b-a3b --gpu h100,h200,b200 --gpu-hour-price h100=2.5,h200=3.5,b200=5",
+        (
+            r"^Cheapest: \w+, \$0\.\d{3} per million tokens at batch 16",
+            r"gpu +batch +draft +speed-up +80% range +tok/s +ms/token +\$/Mtok +plain \$",
+            r"\nh100 +16 +\(?\d",
+            r"\nh200 +16 +\d +\d\.\d\d× \d\.\d\d–\d\.\d\d",
+            r"\nb200 +16 +\d",
+            r"h100 at batch 16 \(parentheses\): 2 sequences fit with drafts of 4",
+        ),
+    ),
+    "four H100 or eight H200 for DeepSeek-V3": (
+        "plan deepseek-v3 --gpu 4xh100,8xh200:ep,8xb200:ep --batch 64",
+        (r"4 × h100: deepseek-v3 does not fit", r"\n8 × h200 ep +64 +\d", r"Fastest per GPU: 8 × b200 ep"),
+    ),
+    "cost for GLM-4.5-Air at $3": (
+        "plan glm-4.5-air --gpu h100 --gpus 4 --gpu-hour-price 3 --batch 8,64",
+        (r"\$/Mtok plain \$", r"\n +64 +\d .* \d\.\d{3} +\d\.\d{3}\n"),
+    ),
+    "bytes that drafts cost on an H100": (
+        "plan qwen3.6-35b-a3b --gpu h100 --explain",
+        (
+            r"memory of each GPU, at a context of 1,024",
+            r"recurrent states +64\.4 MB +321\.9 MB \+257\.6 MB \(5\.0×\)",
+            r"one sequence +\d+\.\d MB +\d+\.\d MB \+\d+\.\d MB \(4\.0×\)",
+            r"sequences that fit +31 +2 +-29",
+        ),
+    ),
+    "20 requests per second with a target of 50 ms": (
+        "plan qwen3-30b-a3b --gpu h200 --qps 20 --isl 1k --osl 300 --tpot-slo 50",
+        (
+            r"^(Yes|Uncertain): .*20 requests/s",
+            r"80% range|\d\.\d\d to \d\.\d\d",
+            r"20 requests/s of 1,024 input and 300 output tokens",
+            r"no speculation +6,000 .*\nwith these flags +6,000 ",
+            r"target of 50 ms per token: met with these flags \(\d+\.\d ms\) and without \(\d+\.\d ms\)",
+        ),
+    ),
+    "a drafter twice as good": (
+        "plan qwen3.6-35b-a3b --gpu h200 --batch 1,8,64 --compare acceptance:x2",
+        (
+            r"the same drafter, twice as good: half as many rejections at every position",
+            r"batch +plan +tok/s +this +tok/s +gain",
+            r"\n +64 +\d \d\.\d\d× +[\d,]+ \d \d\.\d\d× +[\d,]+ \+\d+%",
+            r"0\.78 for the first token.*0\.89 for the first token",
+        ),
+    ),
+    "a drafter for Qwen3.6-35B-A3B on an L40S": (
+        "plan qwen3.6-35b-a3b --gpu l40s --weights fp8 --drafter all",
+        (r"drafters, best first", r"\nmtp +\d", r"\ndflash +\d", r"\nngram +\d", VLLM),
+    ),
+    "an L40S that cannot hold it in bf16": (
+        "plan qwen3.6-35b-a3b --gpu l40s,2xl40s",
+        (r"The model cannot be served by l40s\.", r"try --gpus 2, or smaller --weights", r"2 × l40s +\d+"),
+    ),
+    "a small model of the family as drafter for Qwen3-235B": (
+        "plan qwen3-235b-a22b --gpu 8xh200 --drafter all --batch 1,16",
+        (r"model:qwen3-0\.6b +\(?\d", r"model:qwen3-1\.7b +\(?\d"),
+    ),
+    "MTP or EAGLE": (
+        "plan qwen3.6-35b-a3b --gpu h200 --drafter mtp,eagle --batch 1,16",
+        (r"\nmtp +\d \d\.\d\d×", r"\neagle +\d \d\.\d\d×"),
+    ),
     "how sure are you?": (
         "plan mixtral-8x7b --gpu h100 --gpus 2 --drafter eagle",
         (RANGE, r"Largest unknown: \w+ \(\w+\); run specmargin (profile|measure)"),
@@ -137,3 +200,22 @@ def test_a_csv(tmp_path: Path) -> None:
     header, *rows = target.read_text().splitlines()
     assert {"batch", "depth", "speedup"} <= set(header.split(","))
     assert len(rows) == 2
+
+
+def test_a_csv_of_batch_and_depth(tmp_path: Path) -> None:
+    target = tmp_path / "grid.csv"
+    ask(f"plan qwen3.6-35b-a3b --gpu h100 --batch 1,4,16 --depth 4 --grid -o {target}")
+    header, *rows = target.read_text().splitlines()
+    assert {"batch", "depth", "speedup", "tokens_per_second", "tpot_seconds", "round_seconds", "fits"} <= set(
+        header.split(",")
+    )
+    assert len(rows) == 3 * 5
+
+
+def test_a_data_frame_and_a_png(tmp_path: Path) -> None:
+    frame = specmargin.plan("qwen3.6-35b-a3b", gpu="h100,h200,b200", gpu_hour_price={"h200": 3.5}).to_frame()
+    assert frame["gpu"].to_list() == ["h100", "h200", "b200"]
+    assert {"speedup", "speedup_low", "speedup_high", "cost_per_million_tokens"} <= set(frame.columns)
+    picture = tmp_path / "gpus.png"
+    ask(f"plan qwen3.6-35b-a3b --gpu h100,h200,b200 --plot {picture}")
+    assert picture.read_bytes().startswith(b"\x89PNG")

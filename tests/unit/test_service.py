@@ -245,3 +245,26 @@ def test_a_service_that_does_not_keep_up_delivers_less_than_arrives() -> None:
     load = service_load(read_request(PlanRequest, request), pricer.scenario)
     assert load is not None
     assert service(pricer, load, Schedule.fixed(0, last=1)).plain.tokens_per_second < 0.8 * 200 * 300
+
+
+def test_a_price_shows_what_a_million_tokens_cost_on_both_sides() -> None:
+    load = ("--gpu", "h200", "--prices", "laws", "--concurrency", "8", "--isl", "256", "--osl", "64")
+    asked = ("plan", "qwen3.6-35b-a3b", *load, "--gpus", "2", "--gpu-hour-price", "3")
+    service = json.loads(run(*asked, "--json").out)["service"]
+    text = run(*asked).out
+    for side in ("plain", "speculating"):
+        cost = service[side]["cost_per_million_tokens"]
+        assert cost == pytest.approx(2 * 3 / 3600 * 1e6 / service[side]["tokens_per_second"])
+        assert f" {cost:.3f}\n" in text
+    assert max(map(len, text.partition("flags (for")[0].splitlines())) <= 80
+
+
+@pytest.mark.parametrize(
+    ("target", "said"),
+    [("1000", "met with these flags (_) and without (_)"), ("0.1", "missed with these flags (_) and")],
+)
+def test_a_target_is_judged_on_both_sides(target: str, said: str) -> None:
+    load = ("--qps", "1", "--isl", "256", "--osl", "64", "--tpot-slo", target)
+    text = run("plan", "llama-3.1-8b", "--gpu", "h200", "--prices", "laws", *load).out
+    (line,) = (line for line in text.splitlines() if line.startswith("target of"))
+    assert said in re.sub(r"[0-9.]+ ms\)", "_)", line)

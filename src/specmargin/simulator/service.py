@@ -92,7 +92,11 @@ class Service:
         share = before.prefill_share
         return said | {"prefill": f"{100.0 * share:.0f}" if share > _MUCH_PREFILL else None}
 
-    def values(self, low: float, high: float) -> dict[str, Any]:
+    def cost_per_million_tokens(self, side: Steady, gpu_hour_price: float) -> float:
+        """Of output tokens, with everything that their requests take."""
+        return gpu_hour_price * self.gpus / 3600.0 * 1e6 / side.tokens_per_second
+
+    def values(self, low: float, high: float, gpu_hour_price: float | None = None) -> dict[str, Any]:
         """The same as JSON."""
         values: dict[str, Any] = {
             "speedup": self.speedup,
@@ -108,6 +112,8 @@ class Service:
         }
         for name, steady in (("plain", self.plain), ("speculating", self.speculating)):
             values[name] = asdict(steady) | {"tokens_per_second_per_gpu": steady.tokens_per_second / self.gpus}
+            if gpu_hour_price is not None:
+                values[name]["cost_per_million_tokens"] = self.cost_per_million_tokens(steady, gpu_hour_price)
         return values
 
     def bound(self, decode_speedup: float, bound: float) -> float:

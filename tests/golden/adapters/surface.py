@@ -150,6 +150,11 @@ VERB_OUTPUTS: dict[str, Callable[[Path], Any]] = {
     "plan --compare unverified": _of("plan", *_MOE, "--batch", "1,64", "--compare", "unverified"),
     "plan --qps": _of("plan", *_MOE, "--qps", "4", "--isl", "1000", "--osl", "300", "--tpot-slo", "20"),
     "plan --drafter all": _of("plan", *_MOE, "--batch", "8", "--drafter", "all"),
+    "plan --gpu h200,b200": _of(
+        "plan", "qwen3.6-35b-a3b", "--gpu", "h200,b200,l4", "--prices", "laws", "--batch", "8", "--gpu-hour-price", "2"
+    ),
+    "plan --grid": _of("plan", *_MOE, "--batch", "8", "--depth", "2", "--grid"),
+    "plan --compare acceptance:x2": _of("plan", *_MOE, "--batch", "8", "--compare", "acceptance:x2"),
     "plan --engine sglang": _of("plan", *_MOE, "--batch", "1,8,64", "--engine", "sglang"),
     "price": _of("price", *_MOE, "--batch", "8", "--depth", "3"),
     "coverage": _of("coverage", "qwen3.6-35b-a3b", "--positions", "1,8"),

@@ -167,26 +167,40 @@ def _loaded(best: DrafterPlan) -> Iterator[Block]:
     if best.service is not None:
         target = None if best.settled is None else best.settled.load.tpot_target_seconds
         assumed = "range_ratio" not in best.request.model_fields_set
-        yield from _service(best.service, target, range_assumed=assumed)
+        yield from _service(best.service, target, best.gpu_hour_price, range_assumed=assumed)
     elif best.settled is not None:
         yield from _settled(best.settled)
 
 
-def _service(service: Service, tpot_target_seconds: float | None, *, range_assumed: bool) -> Iterator[Block]:
+def _service(
+    service: Service, tpot_target_seconds: float | None, price: float | None, *, range_assumed: bool
+) -> Iterator[Block]:
     sides = {"no speculation": service.plain, "with these flags": service.speculating}
     yield bold(_requests(service, range_assumed=range_assumed))
     yield Table(
-        columns=[*left(""), *right("tok/s", "per GPU", "ms/token", "TTFT", "batch", "draft", "prefill")],
-        rows=[[name, *_service_cells(steady, service.gpus)] for name, steady in sides.items()],
+        columns=[
+            *left(""),
+            *right("tok/s", "per GPU", "ms/token", "TTFT", "batch", "draft", "prefill"),
+            *right(*([] if price is None else ["$/Mtok"])),
+        ],
+        rows=[[name, *_service_cells(steady, service, price)] for name, steady in sides.items()],
     )
     yield dim("means, including prefill and queueing; ms/token: after the first token;")
     yield dim("batch: sequences that decode at once (the rows below); prefill: share of time")
     if tpot_target_seconds is not None:
-        met = (service.speculating.tpot_seconds or 0.0) <= tpot_target_seconds
-        yield Line(
-            f"target of {tpot_target_seconds * 1e3:g} ms per token: {'met' if met else 'missed'} with these flags"
-        )
+        yield Line(_target(service, tpot_target_seconds))
     yield GAP
+
+
+def _target(service: Service, seconds: float) -> str:
+    """Whether the time between tokens stays below the target, on both sides."""
+    drafting, plain = (side.tpot_seconds or 0.0 for side in (service.speculating, service.plain))
+    met, plainly = ("met" if tpot <= seconds else "missed" for tpot in (drafting, plain))
+    joined = " and" if met == plainly else f", {plainly}"
+    return (
+        f"target of {seconds * 1e3:g} ms per token: {met} with these flags ({drafting * 1e3:.1f} ms){joined} without "
+        f"({plain * 1e3:.1f} ms)"
+    )
 
 
 def _requests(service: Service, *, range_assumed: bool) -> str:
@@ -196,15 +210,16 @@ def _requests(service: Service, *, range_assumed: bool) -> str:
     return f"{asked} of {load.prompt_tokens:,} input and {load.output_tokens:,} output tokens{spread}"
 
 
-def _service_cells(steady: Steady, gpus: int) -> list[str]:
+def _service_cells(steady: Steady, service: Service, price: float | None) -> list[str]:
     return [
         f"{steady.tokens_per_second:,.0f}",
-        f"{steady.tokens_per_second / gpus:,.0f}",
+        f"{steady.tokens_per_second / service.gpus:,.0f}",
         "" if steady.tpot_seconds is None else f"{steady.tpot_seconds * 1e3:.2f}",
         duration(steady.ttft_seconds),
         f"{steady.sequences:.0f}",
         f"{steady.depth:.1f}",
         f"{steady.prefill_share:.0%}",
+        *([] if price is None else [f"{service.cost_per_million_tokens(steady, price):.3f}"]),
     ]
 
 

@@ -75,7 +75,7 @@ def plan_values(answers: Sequence[DrafterPlan]) -> dict[str, Any]:
     if best.settled is not None:
         values["load"] = _settled_values(best.settled)
     if best.service is not None and best.service_range is not None:
-        values["service"] = best.service.values(*best.service_range)
+        values["service"] = best.service.values(*best.service_range, best.gpu_hour_price)
     if len(answers) > 1:
         values["ranking"] = [
             {
