@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,15 +10,8 @@ from typing import Any
 from specmargin.architecture.precision import Arithmetic
 from specmargin.errors import HardwareError
 from specmargin.files import origin, read_toml
+from specmargin.hardware.generations import VENDORS, capability_of
 from specmargin.sources import Source, datasheet
-
-_VENDORS = {"sm_": "nvidia", "gfx": "amd", "bmg": "intel", "apple": "apple"}  # by how a generation's name begins
-
-
-def capability_of(generation: str) -> int | None:
-    """90 of sm_90 and sm_90a; None for what CUDA does not run on."""
-    match = re.fullmatch(r"sm_([0-9]{2,3})[a-z]?", generation)
-    return int(match[1]) if match else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,9 +49,9 @@ class Device:
     @property
     def vendor(self) -> str | None:
         """By its generation, else by the first word of its title; None: unknown."""
-        by_generation = (name for start, name in _VENDORS.items() if (self.architecture or "").startswith(start))
+        by_generation = (name for start, name in VENDORS.items() if (self.architecture or "").startswith(start))
         first = self.title.partition(" ")[0].lower()
-        return next(by_generation, first if first in _VENDORS.values() else None)
+        return next(by_generation, first if first in VENDORS.values() else None)
 
     @property
     def compute_capability(self) -> int | None:

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
-from specmargin.hardware.device import capability_of
+from specmargin.hardware.generations import capability_of
 from specmargin.schema import StrictModel
 
 ArithmeticName = Literal["fp32", "bf16", "fp8", "int8", "fp4", "dp4a"]

@@ -18,7 +18,8 @@ from specmargin.architecture.types import (
     LatentAttention,
     LinearAttention,
 )
-from specmargin.hardware.device import Device, capability_of
+from specmargin.hardware.device import Device
+from specmargin.hardware.generations import capability_of
 
 Release = tuple[int, ...]  # 0.32.1 is (0, 32, 1)
 FLASHINFER, TRITON_MLA = "FlashInfer", "Triton MLA"  # whose CUDA graphs differ (catalog/engine_releases.py)
