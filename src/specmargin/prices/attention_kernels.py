@@ -19,6 +19,7 @@ from specmargin.architecture.types import (
     LinearAttention,
 )
 from specmargin.hardware.device import Device
+from specmargin.hardware.generations import capability_of
 
 Release = tuple[int, ...]  # 0.32.1 is (0, 32, 1)
 FLASHINFER, TRITON_MLA = "FlashInfer", "Triton MLA"  # whose CUDA graphs differ (catalog/engine_releases.py)
@@ -264,7 +265,7 @@ def _dense(
 def _vllm(
     generation: str, attention: GroupedAttention | LatentAttention, kv: Precision, release: Release | None
 ) -> AttentionKernel:
-    capability = compute_capability(generation)
+    capability = capability_of(generation)
     if capability is None:
         return _vllm_elsewhere(generation, attention, release)
     if isinstance(attention, GroupedAttention):
@@ -304,7 +305,7 @@ def _vllm_elsewhere(
 
 
 def _sglang(generation: str, attention: GroupedAttention | LatentAttention) -> AttentionKernel:
-    capability = compute_capability(generation)
+    capability = capability_of(generation)
     if capability is None:
         return _AITER if generation.startswith("gfx9") else UNKNOWN
     if capability // 10 == 9:
@@ -314,11 +315,6 @@ def _sglang(generation: str, attention: GroupedAttention | LatentAttention) -> A
     if isinstance(attention, GroupedAttention) and capability >= 80 and not attention.sinks:
         return _SGLANG_FLASHINFER
     return _EXTEND
-
-
-def compute_capability(generation: str) -> int | None:
-    """90 of sm_90; None for what CUDA does not run on."""
-    return int(generation.removeprefix("sm_")) if generation.startswith("sm_") else None
 
 
 def device_kernel(
