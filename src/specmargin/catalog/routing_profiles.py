@@ -86,7 +86,7 @@ def find_routing(spec: str | None, architecture: Architecture) -> RoutingProfile
     if not Path(name).exists() and not name.endswith(".json"):
         names = [*_NAMED, ASSUMED, *BUNDLED, *CAPTURED]
         raise InputError(
-            f"unknown routing profile {name!r}{nearest_names(name, names)}; known: {', '.join(names)}, "
+            f"unknown routing profile {spec!r}{nearest_names(spec, names)}; known: {', '.join(names)}, "
             "or a file written by `specmargin profile routing`"
         )
     from specmargin.routing.schema import read_routing  # noqa: PLC0415 (pydantic only where a file is read)
