@@ -55,7 +55,7 @@ QUESTIONS = {
     ),
     "GLM-4.5-Air on one RTX PRO 6000": (
         "plan glm-4.5-air --weights nvfp4 --gpu rtx-pro-6000",
-        (r"glm-4\.5-air", r"rtx-pro-6000"),
+        (r"glm-4\.5-air with mtp on NVIDIA RTX PRO 6000",),
     ),
     "a Mac Studio with llama.cpp": (
         "plan qwen3-30b-a3b --gpu m3-ultra --engine llamacpp --weights q4_k_m --drafter eagle",
