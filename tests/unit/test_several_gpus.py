@@ -113,6 +113,12 @@ def test_the_table_fits_eighty_columns() -> None:
     assert max(map(len, text.splitlines())) <= 80
 
 
+def test_engines_are_named_where_no_one_engine_runs_everywhere() -> None:
+    text = run("plan", "gpt-oss-20b", "--gpu", "h100,m4-max", "--batch", "1").out
+    assert "vllm: h100; llamacpp: m4-max" in text
+    assert "vllm:" not in run("plan", *MODEL, "--gpu", "h200,b200", "--batch", "1").out
+
+
 def test_explain_has_the_plan_of_each() -> None:
     text = run("plan", *MODEL, "--gpu", "h200,b200", "--batch", "1", "--explain").out
     assert text.count("--speculative-config") == 2
