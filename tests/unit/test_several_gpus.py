@@ -7,9 +7,11 @@ import json
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 
 import specmargin
 from specmargin.errors import InputError
+from specmargin.show.explorer.schema import Query
 from specmargin.verbs.plan import SeveralAnswer
 from tests.command_line import payload, run
 
@@ -148,3 +150,17 @@ def test_what_cannot_be_compared_is_refused(options: tuple[str, ...], complaint:
 def test_other_verbs_take_one_gpu(verb: str, gpu: str, tmp_path: Path) -> None:
     output = ("-o", str(tmp_path / "report.html")) if verb == "report" else ()
     assert "name one GPU here" in run(verb, "qwen3.6-35b-a3b", "--gpu", gpu, *output, code=2).err
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "complaint"),
+    [
+        ("gpu", "h100,h200", "'h100,h200' is not a bundled GPU"),
+        ("gpu", "4xh200", "'4xh200' is not a bundled GPU"),
+        ("drafter", "mtp,eagle", "unknown drafter 'mtp,eagle'"),
+        ("gpu_hour_price", "h100=2", "valid number"),
+    ],
+)
+def test_the_page_takes_one_of_each(field: str, value: str, complaint: str) -> None:
+    with pytest.raises(ValidationError, match=complaint):
+        Query.model_validate({field: value})
