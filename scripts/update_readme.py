@@ -22,7 +22,7 @@ _TABLE = re.compile(
 def main() -> None:
     lines = _first_screen()
     _replace(ROOT / "README.md", r"(```console\n\$ make plan\n).*?(\n```)", lines)
-    _replace(ROOT / "docs" / "guide" / "plan.md", r"(```text\n)Only up to batch .*?(\n```)", lines)
+    _replace(ROOT / "docs" / "guide" / "plan.md", r"(```text\n)(?:Yes|Only|Uncertain).*?(\n```)", lines)
     _design_tables(ROOT / "docs" / "results" / "design-space.md")
 
 

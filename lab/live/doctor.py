@@ -1,7 +1,6 @@
 """Faults injected into stock vLLM servers on this machine, and what `specmargin doctor` says of each.
 
-    python -m lab.live.doctor FOLDER [NAME ...]     records the servers of these names, or all; then judges
-    python -m lab.live.doctor FOLDER --judge        judges what is recorded there, and prints the table
+    python -m lab.live.doctor FOLDER [NAME ...]     records the servers of these names, or all of them
 
 The model is the random pair of `lab/live/models.py`. FOLDER gets a file per load, as `lab/live/pages.py` describes it.
 """
@@ -23,7 +22,10 @@ from lab.live.measuring import DEVICE, ENVIRONMENT
 from lab.live.models import Pair, random_pair
 from lab.live.pages import Load, about, loaded, recorded, without_paths
 
-SETTLE_SECONDS, OBSERVED_SECONDS, READINGS = 4.0, 10.0, 6
+ONE_CORE = ROOT / "tests" / "recordings" / "one-core"
+ACCEPTANCE = (0.74, 0.54, 0.40, 0.30, 0.22, 0.16, 0.12)  # of the random pair, by depth
+ENGINE = ENVIRONMENT | {"VLLM_PLUGINS": ""}  # as people run it: without this package's plug-in
+SETTLE_SECONDS, READINGS = 4.0, 9
 SHORT, LONG = (32, 96), (700, 900)  # prompt tokens
 SLOW_HOST_SECONDS = "SPECMARGIN_SLOW_HOST_SECONDS"  # as lab/live/slow_host.py reads it
 TABLE = [[1, 2, 4], [3, 8, 3], [9, 20, 7], [21, 32, 0]]  # first batch, last batch, depth
@@ -39,6 +41,9 @@ class Subject:
     kept: float = 1.0  # correlation of the drafter's logits with the right ones; 0: no matrix of it is right
     engine: dict[str, Any] = field(default_factory=dict)
     environment: dict[str, str] = field(default_factory=dict)
+    with_log: tuple[str, ...] = ()  # loads on which `doctor` gets the server's log too, for its settings
+    observed_seconds: float = 8.0
+    tested: bool = True  # in `make test-live`
 
 
 def _depth(depth: int, **more: Any) -> dict[str, Any]:
@@ -58,10 +63,13 @@ SUBJECTS = (
             "depth-7": (Load(clients=18), "depth-too-deep"),
             "disabled": (Load(clients=28, output_tokens=(60, 120)), "not-drafting"),
             "long-prompts": (Load(clients=4, prompt_tokens=LONG, output_tokens=(6, 12)), "prompts"),
+            "eager": (Load(clients=5), "eager"),  # as all of these servers are, whose prices are those of eager steps
         },
+        with_log=("eager",),
     ),
     Subject(
         name="depth-2",
+        tested=False,
         speculative=_depth(2),
         loads={
             "healthy-6": (Load(clients=6, output_tokens=(20, 250)), None),
@@ -104,14 +112,9 @@ SUBJECTS = (
         name="slow-host",
         speculative=_depth(3),
         engine={"scheduler_cls": "lab.live.slow_host.SlowHost"},
-        environment={SLOW_HOST_SECONDS: "0.15", "PYTHONPATH": f"{ROOT}:{ROOT / 'src'}"},
-        loads={"sleeps": (Load(clients=8, phases=(1, 8)), "host")},
-    ),
-    Subject(
-        name="eager",
-        speculative=_depth(3),
-        engine={"enforce_eager": True},
-        loads={"told": (Load(clients=6), "eager")},
+        environment={SLOW_HOST_SECONDS: "0.3", "PYTHONPATH": f"{ROOT}:{ROOT / 'src'}"},
+        loads={"sleeps": (Load(clients=12, output_tokens=(6, 16), phases=(1, 12)), "host")},
+        observed_seconds=16.0,
     ),
 )
 
@@ -152,14 +155,29 @@ def worse_draft(pair: Pair, kept: float) -> Path:
     return folder
 
 
+def doctor_options() -> list[str]:
+    """What a server on a CPU does not say of itself, and what its steps and its drafter reach."""
+    given = {
+        "--model": ONE_CORE / "target",
+        "--gpu": ONE_CORE / "core.toml",
+        "--prices": ONE_CORE / "prices.json",
+        "--drafter": f"model:{ONE_CORE / 'draft'}",
+        "--acceptance": ",".join(map(str, ACCEPTANCE)),
+    }
+    return [part for name, value in given.items() for part in (name, str(value))]
+
+
 def record(subject: Subject, pair: Pair, out: Path) -> Iterator[Path]:
     given = arguments(subject, pair)
-    environment = ENVIRONMENT | {"VLLM_PLUGINS": ""} | subject.environment
+    environment = ENGINE | subject.environment
     with servers.served(given, folder=out / "logs" / subject.name, environment=environment) as server:
         for name, (load, cause) in subject.loads.items():
             with loaded(server.url, load, settle_seconds=SETTLE_SECONDS) as clients:
                 said = about(load, engine="vllm", injected=subject.name, cause=cause, flags=servers.flags(given))
-                pages = recorded(server.url, seconds=OBSERVED_SECONDS, readings=READINGS, about=said, log=server.log)
+                said |= {"release": "0.32.0, CPU build", "with_log": name in subject.with_log}
+                pages = recorded(
+                    server.url, seconds=subject.observed_seconds, readings=READINGS, about=said, log=server.log
+                )
             assert not clients.failures, clients.failures[:3]
             path = out / f"{subject.name}-{name}.json"
             path.write_text(json.dumps(without_paths(pages, pair.folder), indent=1))

@@ -151,11 +151,15 @@ def _read_lines(text: str) -> list[str]:
 
 
 def _changes(taken: list[tuple[float, list[str]]]) -> list[dict[str, Any]]:
-    """A line that did not change since the reading before is left out."""
-    written, before = [], set[str]()
-    for at_seconds, lines in taken:
-        written.append({"at_seconds": round(at_seconds, 3), "metrics": [line for line in lines if line not in before]})
-        before = set(lines)
+    """Lines that did not change are left out, and buckets between the first reading and the last."""
+    written: list[dict[str, Any]] = []
+    shown: dict[str, str] = {}
+    for number, (at_seconds, lines) in enumerate(taken):
+        ends = number in (0, len(taken) - 1)
+        now = {line.rsplit(" ", 1)[0]: line for line in lines if ends or "_bucket" not in line}
+        changed = [line for name, line in now.items() if shown.get(name) != line]
+        written.append({"at_seconds": round(at_seconds, 3), "metrics": changed})
+        shown |= now
     return written
 
 
@@ -181,7 +185,11 @@ def _plain(section: dict[str, Any]) -> dict[str, Any]:
 
 def _log_lines(log: Path) -> list[str]:
     """What it said at the start, and lately of its load."""
-    lines = [line for line in log.read_text(errors="replace").splitlines() if _LOG.search(line)]
+    lines = [
+        line
+        for line in log.read_text(errors="replace").splitlines()
+        if _LOG.search(line) and not re.search(r"it/s|s/it", line)
+    ]
     running = [line for line in lines if _RUNNING.search(line)]
     return [line for line in lines if not _RUNNING.search(line)] + running[-_LAST_LOG_LINES:]
 

@@ -205,6 +205,10 @@ class Pricer:
         before = launch_factor * engine.floor_seconds(engine.verify_graph, self.scenario.layer_counts)
         return np.asarray(np.maximum(before + launched - np.maximum(verify, before) - kernels, 0.0))
 
+    def draft_launch_seconds(self, depth: int) -> float:
+        """What the host takes to launch the draft passes of a round, hidden or not."""
+        return float(self._memo.drafting.launch_seconds(self.scenario.drafter, np.asarray(float(depth))))
+
     def draft_ledger(self, batch: ArrayLike, depth: ArrayLike, context: ArrayLike | None = None) -> StepPrice | None:
         """The components of drafting, at depths from 1 on; None where drafting costs nothing."""
         at = (batch, depth, self.scenario.context if context is None else context)

@@ -18,7 +18,7 @@ from specmargin.decisions.plan import Plan
 from specmargin.phrases import listed, say
 
 PHRASES: dict[str, list[str]] = tomllib.loads((files("specmargin.decisions") / "verdict.toml").read_text("utf-8"))
-LONG_SPANS, LONG_STEPS = 3, 4  # lists of more are summarised
+LONG_SPANS, LONG_STEPS = 2, 4  # lists of more are summarised
 _DETAILS = (
     *("pays_where", "clear_where", "loses_where", "graphs", "memory"),
     *("change_of_depth", "context_limit", "deepest"),
@@ -49,12 +49,14 @@ def verdict(
         "unsupported": unsupported or None,
         "gains": gains,
         "uncertain": advice is Advice.UNCERTAIN,
-        "drafting": gains,
         "refused": not plan.pays and not judgement.row.speedup > 1.0 and bool(judgement.range.inputs),
     }
-    if service is not None and plan.pays:
-        values |= {"served": True, "drafter": None, "limit": None} | dict(service)
-    values["room"] = gains and values["limit"] is None
+    served = service is not None and plan.pays
+    if service is not None and served:
+        values |= {"served": True, "drafter": None} | dict(service)
+    if served or unsupported:
+        values["limit"] = None
+    values["room"] = gains and values["limit"] is None and not served and not unsupported
     return say("verdict", PHRASES, values) or ""
 
 
@@ -111,6 +113,7 @@ def _steps(plan: Plan) -> dict[str, Any]:
         else:
             merged.append({"last": last, "depth": depth})
     later = [step["depth"] for step in merged[1:]]
+    merged = [step | {"alone": step["last"] == 1} for step in merged]
     return {
         "cut": len(merged) > LONG_STEPS,
         "first_step": say("step", PHRASES, {"first": True} | merged[0]) if merged else None,
@@ -128,10 +131,10 @@ def _doubt(judgement: Judgement) -> dict[str, Any]:
 def _losing(plan: Plan) -> dict[str, Any]:
     if plan.loss is None:
         return {}
-    edges = [batch for entry in plan.loss.spans for batch in entry]
+    (edges, *more) = plan.loss.spans
     return {
         "losing_batches": _batches(plan.loss.spans),
-        "off_there": not plan.setting.depths_at(plan.pricer, edges).any(),
+        "off_there": not more and not plan.setting.depths_at(plan.pricer, edges).any(),
         "matters": plan.loss.worst_speedup < 1.0 - plan.min_gain,
         "worst_speedup": plan.loss.worst_speedup,
         "worst_batch": plan.loss.worst_batch,

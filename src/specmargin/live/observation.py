@@ -50,6 +50,8 @@ class Moment:
 
     at_seconds: float | None = None
     running: float | None = None
+    sequences_per_step: float | None = None  # over all replicas, as counted since the moment before
+    seconds_per_round: float | None = None  # between two outputs of a sequence, mean since the moment before
     accept_length: float | None = None
     context: float | None = None  # tokens per running sequence
     generated_tokens_per_second: float | None = None

@@ -209,10 +209,12 @@ def _accepted_per_round(counted: EngineReading) -> float | None:
 def _moment(before: EngineReading, now: EngineReading, start_seconds: float) -> Moment:
     counted, seconds = now.since(before) or now, now.at_seconds - before.at_seconds
     running, context_sum = now.gauges.get("running"), now.gauges.get("context_sum")
-    length = _accepted_per_round(counted)
+    length, batch = _accepted_per_round(counted), _ratio(counted, "between_outputs_count", "iteration_count")
     return Moment(
         at_seconds=now.at_seconds - start_seconds,
         running=running,
+        sequences_per_step=None if batch is None else batch * now.replicas,
+        seconds_per_round=_mean_of(counted, "between_outputs"),
         accept_length=now.accept_length if length is None else length,
         context=context_sum / running if context_sum and running else None,
         generated_tokens_per_second=_per(counted, "generated", seconds),

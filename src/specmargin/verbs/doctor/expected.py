@@ -190,6 +190,11 @@ class Expected:
         errors = price_errors(self.scenario.prices.name, self.scenario.device.name)
         return max(-errors.low, errors.high)
 
+    @property
+    def knows_scale(self) -> bool:
+        """Whether absolute times are priced, and not a bound of them."""
+        return price_class(self.scenario.prices.name, self.scenario.device.name) != "datasheet"
+
     # --- acceptance ---
 
     def usual_range(self, position: int = 1) -> Range:

@@ -105,7 +105,6 @@ class Case:
             batches=(1,),
             drafter_kind=expected.choice.kind,
             drafter_model=expected.choice.model,
-            overlapped=False,
             parallel=expected.scenario.layout.parallel,
             min_gain=0.0,
             hurdle_by_depth=(0.0,) * expected.deepest,

@@ -12,7 +12,6 @@ from specmargin.sources import assumed
 from specmargin.verbs.doctor.expected import Expected
 from specmargin.verbs.doctor.finding import Case, Finding
 
-_RARELY = 0.05  # of sequences per step that have a draft
 _WORTH = 0.05  # gain of tokens per second from which another depth is named
 _LEAST_ROUNDS = 100.0
 _FULL = 0.9  # of the KV cache
@@ -35,14 +34,11 @@ def not_drafting(case: Case) -> Finding | None:
     if not of.speculates or not of.generated_tokens_per_second:
         return None
     share = seen.draft_share
-    rarely = share is not None and share < _RARELY
-    if seen.drafts and not rarely:
-        return None
-    if of.rounds is None and not rarely:
+    if seen.drafts or of.rounds is None:
         return None  # a log that shows no drafts may only leave them out
     if (of.settings.method or "").lower().startswith(("ngram", "suffix")) and _table_depth(case) != 0:
         return _no_match(case, share or 0.0)
-    why = "no draft was verified in this time"
+    why = "the server was started with speculation"
     if _table_depth(case) == 0:
         why = f"its table of depths has 0 at batch {seen.batch:.0f}"
     expected, gain, fix = case.expected, None, case.fix("not-drafting", flags="a higher num_speculative_tokens")
@@ -53,7 +49,7 @@ def not_drafting(case: Case) -> Finding | None:
     return Finding(
         id="not-drafting",
         title="Speculation is configured but drafts nothing",
-        evidence=(f"{of.rounds or 0:.0f} rounds with drafts; {why}",),
+        evidence=(f"{share or 0.0:.1%} of the sequences per step had a draft: {why}",),
         gain=None if gain is None else max(gain, 0.0),
         fix=fix,
     )
@@ -207,6 +203,16 @@ def _memory_gain(case: Case, expected: Expected) -> float | None:
 # --- prompts ---
 
 
+def _shares_of_time(case: Case, expected: Expected) -> tuple[float, float, float]:
+    """Expected, least, most. A datasheet bounds prompts and decoding alike: both are as much slower as was seen."""
+    took = case.seen.round_seconds
+    if expected.knows_scale or not case.is_slow or took is None:
+        return expected.prompt_share
+    # took = r × decoding / (1 − r × share), with the same factor r on both
+    parts = [part * took / (expected.decode_seconds + took * part) for part in expected.prompt_share]
+    return parts[0], parts[1], parts[2]
+
+
 def prompts(case: Case) -> Finding | None:
     of, expected = case.of, case.expected
     rate, tokens = of.prompt_tokens_per_second or 0.0, of.generated_tokens_per_second or 0.0
@@ -217,7 +223,7 @@ def prompts(case: Case) -> Finding | None:
             return None
         share, evidence = None, f"{rate:,.0f} prompt tokens per second beside {tokens:,.0f} generated"
     else:
-        share, least, most = expected.prompt_share
+        share, least, most = _shares_of_time(case, expected)
         if share < _PROMPTS or least < _PROMPTS_AT_LEAST:
             return None
         evidence = f"{rate:,.0f} prompt tokens per second take {share:.0%} of the time ({least:.0%} to {most:.0%})"

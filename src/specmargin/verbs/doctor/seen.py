@@ -10,6 +10,7 @@ from specmargin.acceptance.survival import Survival
 from specmargin.live.observation import Observation
 from specmargin.sources import Source, SourceKind
 
+RARELY = 0.05  # of sequences per step that have a draft: as good as none
 _BUSY = 0.8  # of the sequences per step that run on average: below, the server was idle for a part of the time
 
 
@@ -53,8 +54,10 @@ class Seen:
 
     @property
     def drafts(self) -> bool:
-        """Whether anything was drafted."""
-        of = self.observation
+        """Whether more than a few sequences had drafts."""
+        of, share = self.observation, self.draft_share
+        if share is not None and share < RARELY:
+            return False
         if of.rounds is not None:
             return of.rounds > 0.0 and (of.drafted_per_round is None or of.drafted_per_round > 0.0)
         return self.accept_length is not None

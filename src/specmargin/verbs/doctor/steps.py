@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from specmargin.live.observation import Moment
 from specmargin.prices.launches import Graph
 from specmargin.prices.model import EngineTime
 from specmargin.prices.work import Component
@@ -25,6 +26,9 @@ _SLOW_CLOCK = 0.6  # of the largest: an H200 under load keeps 0.76 of its own (d
 _WAITING_GPU = 0.7  # of the time in which a kernel runs
 _MORE_LOAD = 3.0  # by which batches must differ to tell a constant per step from a factor
 _MORE_TIME = 1.4  # by which their expected times must
+_LEAST_MOMENTS = 4
+_MOST_FACTOR = 4.0  # of a slow GPU or of wide routing; above, a constant that fits as well is enough
+_SOME_FIT = 1.0
 _BETTER_FIT = 0.5  # of squared residuals
 _WIDER = 1.15  # distinct experts over those of the profile
 
@@ -182,7 +186,7 @@ def _draft_graphs(case: Case) -> Finding | None:
         return None
     if expected.choice.kind == "model" and case.of.engine == "vllm":
         return None  # no release runs draft models in graphs: their price has that
-    gain = _gain(case, _full_drafting)
+    gain = _launched_drafts(case, expected) if told else _gain(case, _full_drafting)
     if gain is None:
         return None
     why = "as the server says" if told else f"{case.title} {case.settings.release}, by its sources"
@@ -193,6 +197,16 @@ def _draft_graphs(case: Case) -> Finding | None:
         gain=gain,
         fix=case.fix("draft-graphs"),
     )
+
+
+def _launched_drafts(case: Case, expected: Expected) -> float | None:
+    """Launches of draft passes that nothing hides, as on the first model runner, up to the time that was seen."""
+    graphs = expected.with_engine(_full_drafting(expected.scenario.engine_time))
+    launched = expected.pricer.draft_launch_seconds(expected.depth)
+    took, due = case.seen.round_seconds, graphs.round_seconds
+    gain = launched / graphs.decode_seconds
+    gain = gain if took is None or not expected.batch_shown else min(gain, took / due.low - 1.0)
+    return gain if gain >= LEAST_GAIN else None
 
 
 # --- host, GPU, experts ---
@@ -240,12 +254,12 @@ class Excess:
 def excess(case: Case) -> Excess | None:
     """None where the load hardly varied."""
     expected = case.expected
-    moments = [m for m in case.of.moments if m.running and m.running >= 1.0 and m.generated_tokens_per_second]
-    batches = np.array([m.running for m in moments], dtype=np.float64)
-    if expected is None or batches.size < 4 or batches.max() < _MORE_LOAD * batches.min():
+    timed = [pair for pair in (_timed(moment, case.seen.committed) for moment in case.of.moments) if pair is not None]
+    if expected is None or len(timed) < _LEAST_MOMENTS:
         return None
-    lengths = np.array([m.accept_length or case.seen.committed for m in moments])
-    took = batches * lengths / np.array([m.generated_tokens_per_second for m in moments])
+    batches, took = np.array(timed).T
+    if batches.max() < _MORE_LOAD * batches.min():
+        return None
     grid = expected.pricer.grid(batches, expected.deepest)
     due = grid.round_seconds[:, expected.depth] / (1.0 - expected.prompt_share[0])
     if due.max() < _MORE_TIME * due.min():
@@ -254,14 +268,25 @@ def excess(case: Case) -> Excess | None:
     if seconds <= 0.0 or factor <= 1.0:
         return None
     as_constant, as_factor = (float(np.sum(np.log(took / model) ** 2)) for model in (due + seconds, due * factor))
+    implausible = factor > _MOST_FACTOR and expected.knows_scale
     return Excess(
         seconds=seconds,
         factor=factor,
-        constant_fits=as_constant < _BETTER_FIT * as_factor,
+        constant_fits=as_constant < (_SOME_FIT if implausible else _BETTER_FIT) * as_factor,
         factor_fits=as_factor < _BETTER_FIT * as_constant,
         small=float(batches.min()),
         large=float(batches.max()),
     )
+
+
+def _timed(moment: Moment, committed: float) -> tuple[float, float] | None:
+    """Batch and seconds of a round: as counted, else by the requests that ran and their tokens."""
+    if moment.sequences_per_step and moment.seconds_per_round:
+        return max(moment.sequences_per_step, 1.0), moment.seconds_per_round
+    if not moment.running or not moment.generated_tokens_per_second or moment.running < 1.0:
+        return None
+    length = moment.accept_length or committed
+    return moment.running, moment.running * length / moment.generated_tokens_per_second
 
 
 def _constant(case: Case) -> Finding | None:
@@ -272,8 +297,8 @@ def _constant(case: Case) -> Finding | None:
         id="host",
         title="Steps wait for the host",
         evidence=(
-            f"steps take {found.seconds * 1e3:.1f} ms more than expected, the same from {found.small:.0f} to "
-            f"{found.large:.0f} sequences: work of the GPU would grow with them",
+            f"steps take {duration(found.seconds)} more than expected from {found.small:.0f} to {found.large:.0f} "
+            f"sequences alike; as a factor ({found.factor:.1f}) on the GPU's work it would grow with them",
         ),
         gain=_excess_gain(case),
         fix=case.fix("host"),

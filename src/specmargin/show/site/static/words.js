@@ -12,12 +12,12 @@ export function verdict(plan, view, phrases) {
   const limit = view.losesCapacity && paying.length ? paying[paying.length - 1][1] : null, known = judged.depth > 0;
   const at = (ranges) => batches(ranges, phrases, limits.long_spans);
   const values = {
-    ...plan, none_fits: plan.advice === "none-fits", no_drafts: prices.maxDepth === 0, gains: gain, drafting: gain, uncertain: plan.advice === "uncertain",
+    ...plan, none_fits: plan.advice === "none-fits", no_drafts: prices.maxDepth === 0, gains: gain, uncertain: plan.advice === "uncertain",
     factor: known && judged.speedup, low, high, batch: judged.batch, depth: judged.depth, alone: !pays && known && judged.speedup > 1, limit, one_fits: plan.largest_batch === 1,
     peak_loss: Math.round(100 * (1 - plan.peak_tokens_per_second / plan.no_spec_peak_tokens_per_second)),
     refused: !pays && known && judged.speedup <= 1, only_batch: plan.rows.length === 1 && judged.batch, even: judged.break_even_acceptance, used: breakEven(prices.committed[deep], deep),
     ...steps(plan, phrases, limits.long_steps), known: Boolean(unknown?.narrow), unknown: unknown?.phrase, narrow: unknown?.narrow,
-    losing_batches: at(losing), off_there: losing.flat().every((batch) => depthAt(plan.schedule, batch) === 0), matters: worst < 1 - limits.min_gain,
+    losing_batches: at(losing), off_there: losing.length === 1 && losing[0].every((batch) => depthAt(plan.schedule, batch) === 0), matters: worst < 1 - limits.min_gain,
     first_batch: plan.rows[0].batch, worst_speedup: worst, worst_batch: worstBatch,
     partly_clear: surely.length > 0 && JSON.stringify(surely) !== JSON.stringify(paying), clear_batches: at(surely), room: gain && limit === null,
   };
@@ -37,6 +37,7 @@ function steps(plan, phrases, long) {
     if (merged.length && merged[merged.length - 1].depth === depth) merged[merged.length - 1].last = last;
     else merged.push({ last, depth });
   }
+  merged.forEach((step) => { step.alone = step.last === 1; });
   const later = merged.slice(1).map(({ depth }) => depth);
   return {
     cut: merged.length > long, first_step: say("step", phrases, { first: true, ...merged[0] }), least: Math.min(...later), most: Math.max(...later),
