@@ -90,8 +90,9 @@ def read_json(path: Path, fault: type[InputError]) -> Any:
     except json.JSONDecodeError as error:
         where = f"line {error.lineno}, column {error.colno}"
         raise fault(f"{origin(path)}: not valid JSON ({error.msg.lower()}, {where})") from None
-    except (ValueError, RecursionError) as error:  # a number of thousands of digits, or brackets nested too deeply
-        raise fault(f"{origin(path)}: not usable JSON ({error})") from None
+    except (ValueError, RecursionError) as error:
+        what = "brackets are nested too deeply" if isinstance(error, RecursionError) else "a number has too many digits"
+        raise fault(f"{origin(path)}: not usable JSON ({what})") from None
 
 
 def read_toml(path: Path, fault: type[InputError]) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, get_args
@@ -105,6 +106,17 @@ def files(tmp_path: Path) -> Path:
         "terabytes.toml": DEVICE.replace("bandwidth_bytes_per_second = 1e12", "bandwidth_bytes_per_second = 4.8"),
         "bits.toml": DEVICE.replace("bandwidth_bytes_per_second = 1e12", "bandwidth_bytes_per_second = 4.8e15"),
         "memory.toml": DEVICE.replace("141e9", "141"),
+        "teraflops.toml": DEVICE.replace("100e12", "989"),
+        "latency.toml": DEVICE.replace("15e-6", "15"),
+        "generation.toml": DEVICE + 'architecture = "sm_9x"\n',
+        "family.json": json.dumps(json.loads(config()) | {"model_type": 5}),
+        "quantized.json": json.dumps(json.loads(config()) | {"quantization_config": []}),
+        "block.json": json.dumps(
+            json.loads(config()) | {"quantization_config": {"quant_method": "fp8", "weight_block_size": "x"}}
+        ),
+        "deep.json": "[" * 100_000,
+        "laws.json": '{"schema": "specmargin.laws/1", "source": "x", "kernels": {}, "laws": ["x"]}',
+        "lengths.toml": 'model = "x"\ngpu = "h200"\nqps = 1\nisl = {ln_mean = 1e9, ln_sd = 1}\n',
         **{
             f"{key}.json": json.dumps(json.loads(config("qwen3-30b-a3b")) | {key: size}) for key, size in ABSURD.items()
         },
@@ -226,6 +238,22 @@ CASES: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
     (("plan", MOE, "--gpu", "terabytes.toml"), ("bandwidth_bytes_per_second is 4.8,", "probably 4.8e12 was meant")),
     (("plan", MOE, "--gpu", "bits.toml"), ("bandwidth_bytes_per_second is 4.8e+15", "probably 4.8e+12 was meant")),
     (("plan", MOE, "--gpu", "memory.toml"), ("memory.toml: memory_bytes is 141", "probably 141e9 was meant")),
+    (("plan", MOE, "--gpu", "teraflops.toml"), ("operations_per_second.bf16 is 989", "probably 989e12 was meant")),
+    (("plan", MOE, "--gpu", "latency.toml"), ("latency.toml: link_latency_seconds must be at most 0.1, got 15",)),
+    (
+        ("plan", MOE, "--gpu", "generation.toml"),
+        ("generation.toml: architecture: 'sm_9x' is not a generation",),
+    ),
+    (("plan", "family.json", "--gpu", "h200"), ("family.json: 'model_type' must be text, got 5",)),
+    (("plan", "quantized.json", "--gpu", "h200"), ("quantized.json: 'quantization_config' must be an object",)),
+    (("plan", "block.json", "--gpu", "h200"), ("block.json: 'weight_block_size' must list positive whole numbers",)),
+    (("plan", "deep.json", "--gpu", "h200"), ("deep.json: not usable JSON (brackets are nested too deeply)",)),
+    ((*PLAN, "--prices", "laws.json"), ("laws.json: every entry of 'laws' must be an object",)),
+    ((*PLAN, "--routing", "uniform:x"), ("unknown routing profile 'uniform:x'; nearest: uniform",)),
+    ((*PLAN, "--graph-limit", "9" * 20), ("--graph-limit must be at most 16,777,216",)),
+    (("simulate", "lengths.toml"), ("lengths.toml: isl.ln_mean must be at most 17, got 1000000000",)),
+    (("validate", "speedups", "folder"), ("folder: cannot be read (it is a folder; give a file)",)),
+    (("validate", "speedups", "binary.json"), ("binary.json: not a text file in UTF-8",)),
     *(
         (("plan", f"{key}.json", "--gpu", "h200"), (f"{key}.json: '{key}' must be at most", f"got {size:,}"))
         for key, size in ABSURD.items()
@@ -282,6 +310,17 @@ def test_a_fixed_policy_needs_no_depth(run: Callable[..., Ended]) -> None:
     ended = run(*SIMULATE, "--qps", "2", "--requests", "10", "--policy", "fixed:12,none", "--prices", "laws", "--json")
     assert ended.code == 0, ended.err
     assert [part["policy"] for part in json.loads(ended.out)["policies"]] == ["fixed:12", "none"]
+
+
+def test_a_parquet_file_without_polars_names_the_extra(
+    run: Callable[..., Ended], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setitem(sys.modules, "polars", None)
+    for arguments in ((*PLAN, "--prices", "laws"), ("models",)):
+        ended = run(*arguments, "-o", "b.parquet")
+        assert (ended.code, ended.out) == (2, "")
+        assert ended.err == "specmargin: polars is not installed; run: pip install 'specmargin[parquet]'\n"
+    assert not list(tmp_path.iterdir())
 
 
 def test_plan_and_simulate_consider_the_same_depths() -> None:

@@ -102,7 +102,7 @@ def test_a_draft_model_needs_the_targets_tokenizer(engine: str) -> None:
 )
 def test_trees_are_said_to_be_unpriced(engine: str, drafter: str, said: bool) -> None:
     asked = ("plan", "qwen3.6-35b-a3b", "--gpu", "h200", "--batch", "1", "--engine", engine, "--drafter", drafter)
-    assert ("are not priced: drafts are chains)" in " ".join(run(*asked).out.split())) is said
+    assert ("(trees are not priced, only chains of draft tokens" in " ".join(run(*asked).out.split())) is said
     assert any("are not priced" in note for note in payload(*asked)["config_notes"]) is said
 
 

@@ -291,7 +291,7 @@ class ScenarioRequest(Request):
     ] = None
     graph_limit: Annotated[
         int | None,
-        Field(ge=1, description="Positions of the largest captured CUDA graph."),
+        Field(ge=1, le=1 << 24, description="Positions of the largest captured CUDA graph."),
         PRICES.as_("POSITIONS", "the engine's default"),
     ] = None
     step_ms: Annotated[

@@ -131,9 +131,12 @@ def read_scheme(config: Mapping[str, Any], *, base: Precision, origin: str) -> Q
 
 
 def _fp8(config: Mapping[str, Any], base: Precision, origin: str) -> QuantizationScheme:
+    block = config.get("weight_block_size")
+    if block is not None and not (isinstance(block, list) and all(isinstance(n, int) and n > 0 for n in block)):
+        raise ArchitectureError(f"{origin}: 'weight_block_size' must list positive whole numbers, got {block!r}")
     return QuantizationScheme(
         base=base,
-        linear=FP8_BLOCK if config.get("weight_block_size") else FP8,
+        linear=FP8_BLOCK if block else FP8,
         named=_named_layers(config, origin),  # NVIDIA's DeepSeek V4: fp8, but NVFP4 experts named one by one
         excluded=Exclusions.of(config, "modules_to_not_convert", "ignored_layers"),
         kv=_kv(config),

@@ -108,7 +108,10 @@ def read_architecture(
 ) -> Architecture:
     """The architecture of one configuration; `weights` overrides how its linear layers are stored."""
     text = _text_section(values, origin)
-    model_type = str(text.get("model_type") or values.get("model_type"))
+    given = text.get("model_type") or values.get("model_type")
+    if given is not None and not isinstance(given, str):
+        raise ArchitectureError(f"{origin}: 'model_type' must be text, got {given!r}")
+    model_type = str(given)
     family = _FAMILY_OF.get(model_type, model_type)
     reader = _reader(family, origin)
     try:
@@ -210,7 +213,8 @@ def _scheme(
     base = precision_of_dtype(str(dtype)) if dtype else BF16
     if weights is not None:
         return all_weights(weights, base)
-    section = text.get("quantization_config") or quantization
+    section = text.get("quantization_config")
+    section = quantization if section in (None, {}) else section
     if section is None:
         return unquantized(base)
     if not isinstance(section, Mapping):

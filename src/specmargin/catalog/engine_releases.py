@@ -13,7 +13,7 @@ from specmargin.architecture.precision import Precision
 from specmargin.architecture.types import Architecture
 from specmargin.errors import CatalogError
 from specmargin.hardware.device import Device
-from specmargin.prices.attention_kernels import FLASHINFER, TRITON_MLA, compute_capability, device_kernel
+from specmargin.prices.attention_kernels import FLASHINFER, TRITON_MLA, device_kernel
 from specmargin.prices.launches import Graph
 from specmargin.releases import Release, parse_release, release
 
@@ -155,7 +155,7 @@ def _backend(found: Release, run: Run) -> tuple[str, bool, bool]:
         # tokens only (0.27.1:52), UNIFORM_BATCH again (0.32:54).
         return TRITON_MLA, found >= release("0.22"), not release("0.27.1") <= found < release("0.32")
     if FLASHINFER in names:
-        return FLASHINFER, True, _flashinfer_takes_runs(found, compute_capability(run.device.architecture or ""))
+        return FLASHINFER, True, _flashinfer_takes_runs(found, run.device.compute_capability)
     return " and ".join(sorted(names)), True, True
 
 

@@ -243,6 +243,8 @@ def _read_laws(path: Path, device: Device) -> LawBook:
     for name, kind in (("source", str), ("kernels", dict), ("laws", list)):
         if not isinstance(values.get(name), kind):
             raise CatalogError(f"{path}: {name!r} must be {_KINDS[kind]}; {_WRITERS}")
+    if not all(isinstance(law, dict) for law in values["laws"]):
+        raise CatalogError(f"{path}: every entry of 'laws' must be an object; {_WRITERS}")
     try:
         return LawBook.from_json(device.name, values)
     except KeyError as error:

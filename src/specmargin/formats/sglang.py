@@ -35,7 +35,7 @@ _ALGORITHMS = {
 }
 _ADAPTIVE = ("mtp", "eagle")
 _WITH_TREES = ("mtp", "eagle", "model")
-_TREES = "trees (--speculative-eagle-topk above 1) are not priced: drafts are chains"
+_TREES = "trees are not priced, only chains of draft tokens: --speculative-eagle-topk 1"
 RELEASES = Releases(title="SGLang", first="0.5.13", last="0.5.23")
 _STOPS = "0.5.14"  # steps of 0 came one release after the slots
 _DSPARK = "0.5.16"

@@ -56,7 +56,7 @@ _LOWER_BOUND_KINDS = ("ngram", "model")
 _UPPER_BOUND_KINDS = ("ngram", "eagle")  # from the first candidate on; others later
 _NEAREST = "batch 1 must have the deepest draft"
 _FILE = "specmargin.yaml"
-_TREES = "trees (eagle_choices, use_dynamic_tree) are not priced: drafts are chains"
+_TREES = "trees are not priced, only chains of draft tokens: no use_dynamic_tree"
 _STARVED = "never depth 0: TensorRT-LLM PR 16888"
 
 

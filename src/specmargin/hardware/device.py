@@ -10,9 +10,8 @@ from typing import Any
 from specmargin.architecture.precision import Arithmetic
 from specmargin.errors import HardwareError
 from specmargin.files import origin, read_toml
+from specmargin.hardware.generations import VENDORS, capability_of
 from specmargin.sources import Source, datasheet
-
-_VENDORS = {"sm_": "nvidia", "gfx": "amd", "bmg": "intel", "apple": "apple"}  # by how a generation's name begins
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,15 +49,14 @@ class Device:
     @property
     def vendor(self) -> str | None:
         """By its generation, else by the first word of its title; None: unknown."""
-        by_generation = (name for start, name in _VENDORS.items() if (self.architecture or "").startswith(start))
+        by_generation = (name for start, name in VENDORS.items() if (self.architecture or "").startswith(start))
         first = self.title.partition(" ")[0].lower()
-        return next(by_generation, first if first in _VENDORS.values() else None)
+        return next(by_generation, first if first in VENDORS.values() else None)
 
     @property
     def compute_capability(self) -> int | None:
         """Of an NVIDIA GPU whose generation is known, times ten: 89 for sm_89."""
-        number = (self.architecture or "").removeprefix("sm_").rstrip("a")
-        return int(number) if number.isdecimal() else None
+        return capability_of(self.architecture or "")
 
     def rate(self, arithmetic: Arithmetic) -> float:
         """Operations per second in one format.

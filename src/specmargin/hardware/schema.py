@@ -6,6 +6,7 @@ from typing import Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
+from specmargin.hardware.generations import capability_of
 from specmargin.schema import StrictModel
 
 ArithmeticName = Literal["fp32", "bf16", "fp8", "int8", "fp4", "dp4a"]
@@ -15,10 +16,11 @@ ArithmeticName = Literal["fp32", "bf16", "fp8", "int8", "fp4", "dp4a"]
 _PLAUSIBLE = {
     "memory_bytes": ("bytes", (1e8, 1e14), (1e9, 2e12)),
     "bandwidth_bytes_per_second": ("bytes per second", (10e9, 100e12), (50e9, 20e12)),
+    "operations_per_second": ("operations per second", (1e9, 1e18), (1e12, 2e16)),
     "link_bytes_per_second": ("bytes per second", (1e6, 100e12), (1e9, 2e12)),
     "network_bytes_per_second": ("bytes per second", (1e6, 100e12), (1e9, 2e12)),
 }
-_EXPONENTS = (9, 12, 6)  # of numbers that datasheets state in GB, TB and MB
+_EXPONENTS = (9, 12, 6)  # of numbers that datasheets state in GB, TB or TFLOP, and MB
 
 
 class DeviceTable(StrictModel):
@@ -28,7 +30,7 @@ class DeviceTable(StrictModel):
     bandwidth_bytes_per_second: PositiveFloat
     operations_per_second: dict[ArithmeticName, PositiveFloat]
     link_bytes_per_second: PositiveFloat
-    link_latency_seconds: float = Field(ge=0)
+    link_latency_seconds: float = Field(ge=0, le=0.1)
     network_bytes_per_second: PositiveFloat | None = None
     gpus_per_node: PositiveInt
     architecture: str | None = None
@@ -36,18 +38,22 @@ class DeviceTable(StrictModel):
     source: str
 
     @model_validator(mode="after")
-    def _require_bf16(self) -> DeviceTable:
+    def _known_rates(self) -> DeviceTable:
         if "bf16" not in self.operations_per_second:
             raise ValueError("operations_per_second needs at least bf16")
+        if (self.architecture or "").startswith("sm_") and capability_of(self.architecture or "") is None:
+            raise ValueError(f"architecture: {self.architecture!r} is not a generation such as sm_90")
         return self
 
     @model_validator(mode="after")
     def _plausible_units(self) -> DeviceTable:
         for name, (unit, (least, most), usual) in _PLAUSIBLE.items():
-            value = getattr(self, name)
-            if value is not None and not least <= value <= most:
-                span = f"{unit} are expected, from {least:.0e} to {most:.0e}"
-                raise ValueError(f"{name} is {value:g}, but {span}{_meant(value, usual)}")
+            given = getattr(self, name)
+            for part, value in given.items() if isinstance(given, dict) else (("", given),):
+                if value is not None and not least <= value <= most:
+                    field = f"{name}.{part}" if part else name
+                    span = f"{unit} are expected, from {least:.0e} to {most:.0e}"
+                    raise ValueError(f"{field} is {value:g}, but {span}{_meant(value, usual)}")
         return self
 
 

@@ -19,6 +19,7 @@ from specmargin.architecture.types import (
     LinearAttention,
 )
 from specmargin.hardware.device import Device
+from specmargin.hardware.generations import capability_of
 
 Release = tuple[int, ...]  # 0.32.1 is (0, 32, 1)
 FLASHINFER, TRITON_MLA = "FlashInfer", "Triton MLA"  # whose CUDA graphs differ (catalog/engine_releases.py)
@@ -227,6 +228,24 @@ def attention_kernel(
             return _SPARSE
 
 
+def longest_draft(engine: str, attention: Attention) -> int | None:
+    """Draft tokens that the engine can verify in such a layer; None without a limit.
+
+    Pooled keys of an indexer (Qwen3.8-Flash-Next) wait in a ring until their block is whole. SGLang's holds one block,
+    so a run has at most its tokens (0.5.23, layers/attention/qwen_sparse_attn_backend.py:296). The size of vLLM's, in
+    whole blocks, must divide that of KV blocks, a multiple of 16: two blocks do, three need another --block-size (0.33,
+    models/qwen4_exp/common/qsa_cache.py:842).
+    """
+    if (
+        not isinstance(attention, GroupedAttention)
+        or attention.selection is None
+        or attention.selection.key_tokens == 1
+    ):
+        return None
+    pool = attention.selection.key_tokens
+    return {"sglang": pool - 1, "vllm": pool}.get(engine)
+
+
 def _dense(
     engine: str, generation: str, attention: GroupedAttention | LatentAttention, kv: Precision, release: Release | None
 ) -> AttentionKernel:
@@ -246,7 +265,7 @@ def _dense(
 def _vllm(
     generation: str, attention: GroupedAttention | LatentAttention, kv: Precision, release: Release | None
 ) -> AttentionKernel:
-    capability = compute_capability(generation)
+    capability = capability_of(generation)
     if capability is None:
         return _vllm_elsewhere(generation, attention, release)
     if isinstance(attention, GroupedAttention):
@@ -286,7 +305,7 @@ def _vllm_elsewhere(
 
 
 def _sglang(generation: str, attention: GroupedAttention | LatentAttention) -> AttentionKernel:
-    capability = compute_capability(generation)
+    capability = capability_of(generation)
     if capability is None:
         return _AITER if generation.startswith("gfx9") else UNKNOWN
     if capability // 10 == 9:
@@ -296,11 +315,6 @@ def _sglang(generation: str, attention: GroupedAttention | LatentAttention) -> A
     if isinstance(attention, GroupedAttention) and capability >= 80 and not attention.sinks:
         return _SGLANG_FLASHINFER
     return _EXTEND
-
-
-def compute_capability(generation: str) -> int | None:
-    """90 of sm_90; None for what CUDA does not run on."""
-    return int(generation.removeprefix("sm_")) if generation.startswith("sm_") else None
 
 
 def device_kernel(

@@ -29,7 +29,6 @@ from specmargin.prices.attention_kernels import (
     Release,
     Walk,
     Walkers,
-    compute_capability,
     device_kernel,
 )
 from specmargin.prices.kernels.model import attention_work
@@ -109,7 +108,7 @@ class EngineAttention(AdjustedPrices):
 
 def has_other_kernels(engine: str, device: Device) -> bool:
     """Whether this engine's attention on this device may differ from KV read once: not on Hopper and B200, B300."""
-    capability = compute_capability(device.architecture or "")
+    capability = device.compute_capability
     if engine in ("vllm", "sglang"):
         return capability is None or capability // 10 not in (9, 10)
     return engine == "llamacpp" and (device.architecture or "").startswith("apple")

@@ -9,6 +9,7 @@ from pathlib import Path
 from pydantic import ConfigDict, Field, ValidationError, model_validator
 
 from specmargin.errors import InputError
+from specmargin.files import read_text
 from specmargin.schema import StrictModel, first_complaint
 
 # "vLLM 0.27.1", "vLLM about 0.14.1", "SGLang v0.5.12". Not a fork's, which has other kernels than the release it left,
@@ -96,9 +97,8 @@ class Point(StrictModel):
 
 def read_points(path: Path) -> list[Point]:
     try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            rows = list(csv.DictReader(file))
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        rows = list(csv.DictReader(read_text(path, InputError).splitlines(keepends=True)))
+    except csv.Error as error:
         raise InputError(f"{path}: cannot be read as CSV ({error})") from None
     if not rows:
         raise InputError(f"{path}: has no rows; columns are described in docs/reference/files.md")

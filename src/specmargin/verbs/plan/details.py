@@ -23,7 +23,7 @@ _LEGEND = (
     "ms/token: time between tokens of one sequence",
     "break-even: per-token acceptance at which this depth breaks even",
     "accept length: break-even in tokens per round, including the bonus token, as engines report it",
-    "one more token: what it would add to tok/s, its drafting included; -: its step has no CUDA graph",
+    "one more token: what it would add to tok/s, its drafting included; -: no graph of the engine holds its step",
     "experts/GPU: distinct experts per layer that a step reads on the busiest GPU",
     "comm: share of the step spent in communication between GPUs",
     "bottleneck: component, and its limiting resource, that one more position waits for",

@@ -29,6 +29,7 @@ from specmargin.modes import POLICIES
 from specmargin.schema import StrictModel
 
 _MAX_REQUESTS = 10_000_000
+_LARGEST_LN = 17.0  # of a length: e^17 is more than MAX_CONTEXT tokens
 _LOADS = ("qps", "concurrency", "trace", "hours")
 _FILES = ("trace", "acceptance", "bank")  # keys whose paths are relative to the scenario file
 KEY = Shown(panel=LOAD.panel, key=True)
@@ -38,8 +39,8 @@ class LengthTable(StrictModel):
     """`tokens`; or `ln_mean` and `ln_sd` (lognormal); or `least` and `most` alone (uniform)."""
 
     tokens: int | None = Field(default=None, ge=1)
-    ln_mean: float | None = None
-    ln_sd: float | None = Field(default=None, ge=0)
+    ln_mean: float | None = Field(default=None, ge=0, le=_LARGEST_LN)
+    ln_sd: float | None = Field(default=None, ge=0, le=_LARGEST_LN)
     least: int | None = Field(default=None, ge=1)
     most: int | None = Field(default=None, ge=1)
 
