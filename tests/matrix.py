@@ -28,13 +28,11 @@ from specmargin.answers.scenarios import scenarios_of
 from specmargin.catalog.engine_support import engines_of
 from specmargin.catalog.lookup import bundled_device, bundled_model, device_names, model_names
 from specmargin.decisions.pricer import Pricer
-from specmargin.decisions.scenario import Scenario
 from specmargin.decisions.verdict import details
 from specmargin.errors import InputError, ParallelismError
 from specmargin.formats import ENGINES
 from specmargin.modes import Parallel
 from specmargin.show import terminal
-from specmargin.step import ExpertCounter
 from specmargin.verbs.plan.drafter_plan import DrafterPlan, drafter_plan
 from specmargin.verbs.plan.request_schema import PlanRequest
 from specmargin.verbs.plan.text import plan_blocks
@@ -121,23 +119,10 @@ def check(cell: Cell) -> Result:
     )
     try:
         ((choice, scenario),) = scenarios_of(request)
-        pricer = _pricer(scenario, (cell.model, gpus, cell.parallel))
-        result = drafter_plan(choice, pricer, request)
+        result = drafter_plan(choice, Pricer(scenario), request)
     except InputError as error:
         return Result(state=f"refused: {error}")
     return Result(state="planned", rows=len(result.plan.rows), faults=tuple(faults(result, cell.engine)))
-
-
-_COUNTERS: dict[tuple[str, int, str], ExpertCounter] = {}
-
-
-def _pricer(scenario: Scenario, layout: tuple[str, int, str]) -> Pricer:
-    """Counting experts is a third of the work and depends on neither GPU nor engine: share it."""
-    if all(model != layout[0] for model, _, _ in _COUNTERS):
-        _COUNTERS.clear()  # cells come model by model
-    pricer = Pricer(scenario, count_experts=_COUNTERS.get(layout))
-    _COUNTERS[layout] = pricer.count_experts
-    return pricer
 
 
 @cache

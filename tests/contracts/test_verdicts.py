@@ -7,11 +7,12 @@ import pytest
 from specmargin.answers.scenarios import scenarios_of
 from specmargin.catalog.lookup import model_names
 from specmargin.decisions.advice import Advice
+from specmargin.decisions.pricer import Pricer
 from specmargin.errors import ParallelismError
 from specmargin.verbs.plan.drafter_plan import DrafterPlan, drafter_plan, drafter_plans
 from specmargin.verbs.plan.request_schema import PlanRequest
 from specmargin.verbs.plan.values import answer_text, plan_values
-from tests.matrix import _pricer, fewest_gpus
+from tests.matrix import fewest_gpus
 from tests.verdict_form import form_faults
 
 GPUS = {"h200": "vllm", "rtx-pro-6000": "vllm", "m4-max": "llamacpp"}
@@ -27,7 +28,7 @@ def planned(model: str, gpu: str) -> DrafterPlan | None:
         return None
     request = PlanRequest(model=model, gpu=gpu, gpus=gpus, engine=GPUS[gpu], prices=None if gpu == "m4-max" else "laws")
     ((choice, scenario),) = scenarios_of(request)
-    return drafter_plan(choice, _pricer(scenario, (model, gpus, "tp")), request)
+    return drafter_plan(choice, Pricer(scenario), request)
 
 
 def test_every_verdict_can_be_read_in_a_hurry() -> None:

@@ -6,7 +6,7 @@ import random
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
-from functools import partial
+from functools import cache, partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from itertools import product
 from pathlib import Path
@@ -148,7 +148,13 @@ def scenarios() -> list[dict[str, Any]]:
 
 def planned(scenario: dict[str, Any], gpus: int) -> dict[str, Any]:
     given = {name: value for name, value in scenario.items() if name != "batch" and value not in ("", None)}
-    return plan(PlanRequest(**given, gpus=gpus)).to_dict()
+    return _planned(PlanRequest(**given, gpus=gpus).model_dump_json())
+
+
+@cache
+def _planned(request: str) -> dict[str, Any]:
+    """States of several tests, and states that differ in the slider's batch, have the same plan."""
+    return plan(PlanRequest.model_validate_json(request)).to_dict()
 
 
 def made(page: Page, states: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -250,7 +250,8 @@ def test_pasted_acceptance_alone() -> None:
 
 def test_pasted_lines_of_a_broken_drafter_exit_0(tmp_path: Path) -> None:
     log = tmp_path / "vllm.log"
-    log.write_text(PASTED.replace("2.31", "1.03").replace("0.680, 0.410, 0.220", "0.030, 0.000, 0.000"))
+    broken = PASTED.replace("2.31", "1.03").replace("0.680, 0.410, 0.220", "0.030, 0.000, 0.000")
+    log.write_text(broken.replace("Accepted: 8560", "Accepted: 196"))
     answer = payload("doctor", "--log", str(log), *ASKED)
     assert (answer["schema"], answer["status"], answer["cause"]) == ("specmargin.doctor/1", "cause", "drafter-broken")
     assert answer["findings"][0]["loss"] > 0.1

@@ -79,6 +79,16 @@ def test_eager_has_no_graphs() -> None:
     assert (settings.largest_graph, settings.graph_mode) == (0, "NONE")
 
 
+def test_an_eager_drafter_is_not_an_eager_server() -> None:
+    drafter = START.replace("'num_speculative_tokens': 3,", "'num_speculative_tokens': 3, 'enforce_eager': True,")
+    settings = log_settings(drafter)
+    assert (settings.eager, settings.draft_graphs, settings.graph_mode) == (False, False, "FULL_AND_PIECEWISE")
+    arguments = drafter.split("(EngineCore")[0]
+    assert log_settings(arguments).eager is None
+    assert log_settings(arguments.replace("'max_num_seqs'", "'enforce_eager': True, 'max_num_seqs'")).eager is True
+    assert log_settings(arguments.strip()[:-1] + ", 'enforce_eager': True}").eager is True
+
+
 def test_a_fragment_counts() -> None:
     seen = observe_log(
         "Mean acceptance length: 2.31, Per-position acceptance rate: 0.68, 0.41, 0.22", source="standard input"

@@ -153,7 +153,8 @@ def test_metrics_that_do_not_suffice_get_one_sentence(text: str, words: str) -> 
 def test_sglang_itself_has_these_names() -> None:
     text = source("srt/observability/metrics_collector.py").read_text(encoding="utf-8")
     names = ENGINES["sglang"]
-    wanted = [name for kind in (names.gauges, names.counters, names.histograms) for name, *_ in kind.values()]
+    kinds = (names.gauges, names.counters, names.histograms)
+    wanted = [name.partition("{")[0] for kind in kinds for several in kind.values() for name in several]
     assert [name for name in wanted if f'"{names.prefix}{name}"' not in text] == []
 
 
@@ -177,9 +178,50 @@ def test_watch_shows_engines_without_the_plug_in(capsys: pytest.CaptureFixture[s
     assert last["generated_tokens_per_second"] == 0.0
 
 
-def test_a_vllm_server_without_the_plug_in_is_still_told_so() -> None:
-    with serving({"/metrics": VLLM}) as url, pytest.raises(EngineError, match="this vLLM server runs without Specmarg"):
+def test_watch_shows_stock_vllm_over_the_interval(capsys: pytest.CaptureFixture[str]) -> None:
+    """Since the start 2000 rounds with 0.8 and 0.6; since the reading before 1000 with 0.4 and 0.2."""
+    first = VLLM + 'vllm:generation_tokens_total{engine="0"} 1000\nvllm:kv_cache_usage_perc{engine="0"} 0.25\n'
+    later = first.replace('tokens_total{engine="0"} 1000', 'tokens_total{engine="0"} 2600')
+    later = later.replace('drafts_total{engine="0"} 1000.0', 'drafts_total{engine="0"} 2000.0')
+    later = later.replace(" 780.0", " 1180.0").replace(" 580.0", " 780.0")
+    pages = iter([first, first, later, first, later])
+    with serving(lambda path: next(pages) if path == "/metrics" else None) as url:
+        run("watch", [url, "--count", "2", "--interval", "0.1"])
+        shown = capsys.readouterr().out.split("its own metrics")[-1]
+        run("watch", [url, "--count", "1", "--json"])
+    assert "KV cache" in shown
+    assert "25% used" in shown
+    assert "67%, 47%" in shown  # since the start
+    assert "40%, 20%" in shown  # since the reading before
+    assert "1.60 since the last reading" in shown
+    answer = json.loads(capsys.readouterr().out)
+    assert (answer["engine"], answer["interval"], answer["kv_share"]) == ("vllm", None, 0.25)
+
+
+def test_watch_shows_speculation_of_llamacpp(capsys: pytest.CaptureFixture[str]) -> None:
+    with serving(
+        {
+            "/metrics": VLLM.replace("vllm:num_requests_running", "vllm:requests_processing").replace(
+                "vllm:", "llamacpp:"
+            )
+        }
+    ) as url:
         run("watch", [url, "--once"])
+    shown = capsys.readouterr().out
+    assert "llama.cpp, its own metrics" in shown
+    assert "80%, 60%" in shown
+
+
+def test_a_plug_in_that_has_not_reported_yet_is_not_stock_vllm() -> None:
+    with serving({"/metrics": f"# HELP specmargin_steps_total Steps\n{VLLM}"}) as url:
+        with pytest.raises(EngineError, match="no engine has reported yet"):
+            run("watch", [url, "--once"])
+        assert read_engine(Server.from_address(url)).plug_in
+
+
+def test_engine_is_of_the_plug_in() -> None:
+    with serving({"/metrics": VLLM}) as url, pytest.raises(EngineError, match="--engine needs the plug-in"):
+        run("watch", [url, "--once", "--engine", "1"])
 
 
 def test_a_restart_has_no_rate() -> None:

@@ -19,7 +19,9 @@ from specmargin.architecture.types import (
     TokenSelection,
 )
 from specmargin.catalog.lookup import bundled_model
+from specmargin.decisions.setting import Setting
 from specmargin.errors import ArchitectureError
+from tests.scenarios import scenario
 
 
 def test_deepseek_v4_flash_layers() -> None:
@@ -107,6 +109,14 @@ def test_flash_next_selects_blocks_and_mixes_streams() -> None:
     assert {m.precision.name for m in quantized.groups[0].layer.matrices if "hyper_connection" in m.name} == {"bf16"}
     assert sum(m.name == "ple.kv_proj" for g in model.groups for m in g.layer.projections) == 1
     assert model.draft_head is not None and model.draft_head.groups[0].layer.experts is not None
+
+
+@pytest.mark.parametrize(("engine", "deepest"), [("sglang", 3), ("vllm", 4), ("trtllm", 8)])
+def test_flash_next_drafts_no_deeper_than_the_engine_verifies(engine: str, deepest: int) -> None:
+    """SGLang 0.5.23 refuses more draft tokens (the last verified one included) than the four of an indexer's block."""
+    setting = Setting.of(scenario("qwen3.8-flash-next", engine=engine), max_depth=8)
+    assert setting.max_depth == deepest
+    assert Setting.of(scenario("minimax-m3", engine=engine), max_depth=8).max_depth == 8  # a key per token
 
 
 def test_glm_ocr_drafts_with_the_layer_after_the_last() -> None:

@@ -10,15 +10,17 @@ import numpy as np
 import pytest
 
 from specmargin.acceptance.survival import parse_acceptance
-from specmargin.catalog.routing_profiles import find_routing
+from specmargin.catalog.routing_profiles import bundled_routing, find_routing
 from specmargin.decisions import memo
 from specmargin.decisions.pricer import Pricer
 from specmargin.decisions.scenario import Scenario
 from specmargin.hardware.layout import Layout
-from specmargin.modes import Parallel
+from specmargin.modes import Parallel, Placement
 from specmargin.prices.model import EngineTime
-from specmargin.routing.profile import UNIFORM, expert_counter
-from specmargin.step import ExpertLoad, Step
+from specmargin.routing import profile
+from specmargin.routing.profile import UNIFORM, RoutingProfile, expert_counter
+from specmargin.sources import assumed
+from specmargin.step import ExpertCounter, ExpertLoad, Step
 from tests.scenarios import pricer, scenario
 
 BATCHES = [1, 8, 64]
@@ -79,9 +81,10 @@ def test_a_changed_pricer_prices_as_a_new_one_does(change: Callable[[Pricer], Pr
     assert changed.no_spec_largest_batch == fresh.no_spec_largest_batch
 
 
-def test_what_stays_valid_is_not_computed_again() -> None:
+def test_what_stays_valid_is_not_computed_again(monkeypatch: pytest.MonkeyPatch) -> None:
     count = Counted()
-    first = Pricer(scenario(), count_experts=count)
+    monkeypatch.setattr(memo, "shared_counter", lambda *_: count)
+    first = Pricer(scenario())
     first.grid(BATCHES, 8)
     first.grid(BATCHES, 4)
     assert count.calls == 1
@@ -91,6 +94,28 @@ def test_what_stays_valid_is_not_computed_again() -> None:
     assert count.calls == 1
     first.with_context(64.0).grid(BATCHES, 8)
     assert count.calls == 2
+
+
+def test_scenarios_of_one_routing_share_their_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the GPU and the drafter; but not other ranks."""
+    made: list[int] = []
+    routing = bundled_routing("qwen3.6-35b-a3b", source=assumed("a profile of its own, of which nothing is counted"))
+
+    def counter(profile_: RoutingProfile, ranks: int, placement: Placement) -> ExpertCounter:
+        made.append(ranks)
+        return expert_counter(profile_, ranks, placement)
+
+    monkeypatch.setattr(profile, "expert_counter", counter)
+    for gpu, drafter in (("h200", "mtp"), ("b200", "free")):
+        Pricer(scenario(gpu=gpu, drafter=drafter, routing=routing)).grid(BATCHES, 8)
+    assert made == [1]
+    spread = Layout(gpus=2, parallel=Parallel.EP)
+    alone, two = (
+        Pricer(made_of).grid(BATCHES, 8)
+        for made_of in (scenario(routing=routing), scenario(routing=routing, layout=spread))
+    )
+    assert made == [1, 2]
+    assert (alone.verify_seconds != two.verify_seconds).any()
 
 
 def test_prices_under_uniform_routing_are_cached_too(monkeypatch: pytest.MonkeyPatch) -> None:

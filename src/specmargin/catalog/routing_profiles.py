@@ -82,7 +82,7 @@ def find_routing(spec: str | None, architecture: Architecture) -> RoutingProfile
     if name.lower() in BUNDLED:
         return _bundled_for(name.lower(), categories or DEFAULT_CATEGORY, architecture)
     if name.lower() in CAPTURED:
-        return _for_model(captured_routing(name.lower()), categories, architecture)
+        return _checked(_captured_profile(name.lower(), categories), architecture)
     if not Path(name).exists() and not name.endswith(".json"):
         names = [*_NAMED, ASSUMED, *BUNDLED, *CAPTURED]
         raise InputError(
@@ -91,7 +91,7 @@ def find_routing(spec: str | None, architecture: Architecture) -> RoutingProfile
         )
     from specmargin.routing.schema import read_routing  # noqa: PLC0415 (pydantic only where a file is read)
 
-    return _for_model(read_routing(Path(name)), categories, architecture)
+    return _checked(_profile(read_routing(Path(name)), categories), architecture)
 
 
 def _bundled_profile(architecture: Architecture) -> RoutingProfile | None:
@@ -99,7 +99,7 @@ def _bundled_profile(architecture: Architecture) -> RoutingProfile | None:
     if architecture.name in BUNDLED:
         return bundled_routing(architecture.name)
     if architecture.name in CAPTURED:
-        return _for_model(captured_routing(architecture.name), "", architecture)
+        return _checked(_captured_profile(architecture.name, ""), architecture)
     return None
 
 
@@ -118,10 +118,18 @@ def _bundled_for(name: str, category: str, architecture: Architecture) -> CurveR
     return bundled_routing(name, category, assumed(detail))
 
 
-def _for_model(file: RoutingFile, categories: str, architecture: Architecture) -> ModelRouting:
-    profile = file.profile(_weights(categories) if categories else None)
-    check_model(profile, architecture)
-    return ModelRouting(own=profile, others=assumed_routing())
+@cache
+def _captured_profile(name: str, categories: str) -> ModelRouting:
+    return _profile(captured_routing(name), categories)
+
+
+def _profile(file: RoutingFile, categories: str) -> ModelRouting:
+    return ModelRouting(own=file.profile(_weights(categories) if categories else None), others=assumed_routing())
+
+
+def _checked(routing: ModelRouting, architecture: Architecture) -> ModelRouting:
+    check_model(routing.own, architecture)
+    return routing
 
 
 def _weights(text: str) -> dict[str, float]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from specmargin.decisions.scenario import Scenario
 from specmargin.prices.drafters import DraftPricing
 from specmargin.prices.memory import MemoryBudget
-from specmargin.routing.profile import expert_counter, remembering
+from specmargin.routing.profile import shared_counter
 from specmargin.sources import Source
 from specmargin.step import ExpertCounter, FloatArray
 
@@ -33,9 +33,8 @@ class Memo:
     under_uniform_routing: Memo | None = None
 
     @classmethod
-    def of(cls, scenario: Scenario, count_experts: ExpertCounter | None = None) -> Memo:
-        ranks = scenario.layout.expert_ranks
-        count = count_experts or remembering(expert_counter(scenario.routing, ranks, scenario.placement))
+    def of(cls, scenario: Scenario) -> Memo:
+        count = shared_counter(scenario.routing, scenario.layout.expert_ranks, scenario.placement)
         drafting = DraftPricing(
             model=scenario.prices,
             layout=scenario.layout,

@@ -28,18 +28,13 @@ _ENGINE_TIME_COMPONENTS = (Component.LAYERS, Component.ENGINE, Component.LAUNCHE
 
 
 class Pricer:
-    """Prices one scenario and caches the results. The pricers that its methods return share what stays valid.
-
-    `count_experts`: the counter of another pricer with the same model, routing and layout, to share its counts.
-    """
+    """Prices one scenario and caches the results. The pricers that its methods return share what stays valid."""
 
     __slots__ = ("_memo", "scenario")
 
-    def __init__(
-        self, scenario: Scenario, *, count_experts: ExpertCounter | None = None, _memo: Memo | None = None
-    ) -> None:
+    def __init__(self, scenario: Scenario, *, _memo: Memo | None = None) -> None:
         self.scenario: Final = scenario
-        self._memo: Final = Memo.of(scenario, count_experts) if _memo is None else _memo
+        self._memo: Final = Memo.of(scenario) if _memo is None else _memo
 
     # --- pricers of a changed scenario ---
 

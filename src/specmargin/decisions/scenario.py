@@ -13,6 +13,7 @@ from specmargin.errors import ScenarioError
 from specmargin.hardware.device import Device
 from specmargin.hardware.layout import Layout
 from specmargin.modes import Placement
+from specmargin.prices.attention_kernels import longest_draft
 from specmargin.prices.drafters import Drafter, DraftTime
 from specmargin.prices.model import EngineTime, PriceModel
 from specmargin.prices.work import EVERYTHING, Scope
@@ -55,6 +56,13 @@ class Scenario:
     @property
     def layer_counts(self) -> LayerCounts:
         return self.architecture.layer_counts.over(self.layout.attention_ranks)
+
+    @property
+    def longest_draft(self) -> int | None:
+        """Draft tokens that the engine can verify with this model; None without a limit."""
+        kinds = [group.layer.attention for group in self.architecture.groups]
+        limits = [longest_draft(self.engine, attention) for attention in kinds if attention is not None]
+        return min((limit for limit in limits if limit is not None), default=None)
 
     @property
     def kv_precision(self) -> Precision:

@@ -35,9 +35,8 @@ class Setting:
     @classmethod
     def of(cls, scenario: Scenario, *, max_depth: int) -> Setting:
         """The best depths among those that the scenario's drafter and engine can run."""
-        limit = scenario.drafter.max_depth
-        depth = max_depth if limit is None else min(max_depth, limit)
-        return cls(max_depth=depth, graph_limit=scenario.engine_time.graph_limit)
+        limits = (limit for limit in (scenario.drafter.max_depth, scenario.longest_draft) if limit is not None)
+        return cls(max_depth=min([max_depth, *limits]), graph_limit=scenario.engine_time.graph_limit)
 
     @classmethod
     def fixed(cls, depth: int) -> Setting:

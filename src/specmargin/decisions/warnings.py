@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from specmargin.architecture.types import Architecture
+from collections.abc import Iterator
+
 from specmargin.decisions.pricer import Pricer
+from specmargin.decisions.scenario import Scenario
 from specmargin.prices.kernels.advice import slow_kernels
 from specmargin.prices.kernels.model import SiliconPrices
 from specmargin.prices.rdna import RdnaPrices
@@ -16,15 +18,18 @@ _LARGE_SHARE = 0.1  # of the step's seconds
 
 
 def price_warnings(pricer: Pricer, *, batch: int, depth: int) -> tuple[str, ...]:
-    """What was assumed of an unknown family, kernels that run far below the device's bandwidth, and large components
-    without a measurement."""
-    return (*_model_warnings(pricer.scenario.architecture), *_kernel_warnings(pricer, batch=batch, depth=depth))
+    """What was assumed of an unknown family, a limit of drafts, kernels that run far below the device's bandwidth, and
+    large components without a measurement."""
+    return (*_model_warnings(pricer.scenario), *_kernel_warnings(pricer, batch=batch, depth=depth))
 
 
-def _model_warnings(architecture: Architecture) -> tuple[str, ...]:
-    if not architecture.assumptions:
-        return ()
-    return (f"family {architecture.family!r} is unknown, read by its fields: {'; '.join(architecture.assumptions)}",)
+def _model_warnings(scenario: Scenario) -> Iterator[str]:
+    model = scenario.architecture
+    if model.assumptions:
+        yield f"family {model.family!r} is unknown, read by its fields: {'; '.join(model.assumptions)}"
+    longest = scenario.longest_draft
+    if longest is not None:
+        yield f"{scenario.engine} verifies at most {longest} draft tokens of this model: deeper drafts are left out"
 
 
 def _kernel_warnings(pricer: Pricer, *, batch: int, depth: int) -> tuple[str, ...]:

@@ -158,9 +158,13 @@ def engine_reading(text: str, at_seconds: float, url: str, *, only: Iterable[str
         names = ENGINES[engine]
         own = [sample for sample in samples if sample.name.startswith(names.prefix)]
         if own:
-            reading = _reading(engine, names, own, at_seconds, url)
-            return _with_plug_in(reading, [sample for sample in samples if sample.name.startswith(PREFIX)])
+            return replace(_reading(engine, names, own + _experts(samples), at_seconds, url), plug_in=PREFIX in text)
     return None
+
+
+def _experts(samples: Iterable[Sample]) -> list[Sample]:
+    """The plug-in's gauge among the engine's own."""
+    return [sample for sample in samples if sample.name == f"{PREFIX}distinct_experts" and sample.value > 0.0]
 
 
 def iterations_reading(text: str, at_seconds: float, url: str) -> EngineReading | None:
@@ -197,12 +201,6 @@ def _figures(rows: Iterable[dict[str, Any]], *keys: str) -> list[float]:
     return [float(one) for one in found if isinstance(one, int | float) and abs(one) < _LARGEST]
 
 
-def _with_plug_in(reading: EngineReading, samples: Iterable[Sample]) -> EngineReading:
-    experts = [sample.value for sample in samples if sample.name == f"{PREFIX}distinct_experts" and sample.value > 0.0]
-    gauges = reading.gauges | ({"distinct_experts": sum(experts) / len(experts)} if experts else {})
-    return replace(reading, gauges=gauges, plug_in=any(True for _ in samples))
-
-
 def _reading(engine: str, names: MetricNames, own: list[Sample], at_seconds: float, url: str) -> EngineReading:
     page: dict[str, list[Sample]] = {}
     for sample in own:
@@ -211,7 +209,8 @@ def _reading(engine: str, names: MetricNames, own: list[Sample], at_seconds: flo
     for part in ("_sum", "_count"):
         counters |= {name + part: _sum(samples) for name, samples in _found(page, names.histograms, part)}
     by_position = {name: _by_position(samples, names.position) for name, samples in _found(page, names.by_position)}
-    gauges = {name: _gauge(name, samples) for name, samples in _found(page, names.gauges)}
+    named = {"distinct_experts": [f"{PREFIX}distinct_experts"], **names.gauges}
+    gauges = {name: _gauge(name, samples) for name, samples in _found(page, named)}
     return EngineReading(
         engine=engine,
         url=url,

@@ -90,17 +90,15 @@ def server_reading(text: str, at_seconds: float, url: str) -> ServerReading:
     vllm: dict[str, dict[str, float]] = {}
     names = {PREFIX + metric.name: metric.name for metric in METRICS}
     vllm_names = {metric: name for name, metric in VLLM.items()}
-    is_vllm = False
     for sample in parse_metrics(text):
         engine = sample.labels.get("engine", "0")
-        is_vllm = is_vllm or sample.name.startswith("vllm:")
         if sample.name in vllm_names:
             values = vllm.setdefault(engine, {})
             values[vllm_names[sample.name]] = values.get(vllm_names[sample.name], 0.0) + sample.value
         elif sample.name.startswith(PREFIX) and not math.isnan(sample.value):
             _collect(engines.setdefault(engine, Reading()), sample, names)
     if not engines:
-        raise EngineError(_missing(url, configured=PREFIX in text, vllm=is_vllm))
+        raise EngineError(_missing(url, configured=PREFIX in text))
     by_number = dict(sorted(engines.items(), key=lambda item: (len(item[0]), item[0])))
     return ServerReading(at_seconds=at_seconds, engines=by_number, vllm=vllm)
 
@@ -115,18 +113,15 @@ def _collect(collected: Reading, sample: Sample, names: Mapping[str, str]) -> No
             collected.values[names[sample.name]] = sample.value
 
 
-def _missing(url: str, *, configured: bool, vllm: bool) -> str:
+def _missing(url: str, *, configured: bool) -> str:
     if configured:
         return (
             f"{url}: Specmargin is configured, but no engine has reported yet; the server is still starting, or it was "
             "started without --speculative-config (see its log)"
         )
-    if vllm:
-        return (
-            f"{url}: this vLLM server runs without Specmargin; start it with --additional-config "
-            '\'{"specmargin": {"mode": "observe"}}\' (docs/guide/vllm.md)'
-        )
-    return f"{url}: no vLLM or Specmargin metrics; give the address of a vLLM server"
+    return (
+        f"{url}: no metrics of Specmargin, vLLM, SGLang, TensorRT-LLM or llama.cpp; give the address of such a server"
+    )
 
 
 # --- intervals ---

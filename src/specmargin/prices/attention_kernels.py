@@ -228,6 +228,24 @@ def attention_kernel(
             return _SPARSE
 
 
+def longest_draft(engine: str, attention: Attention) -> int | None:
+    """Draft tokens that the engine can verify in such a layer; None without a limit.
+
+    Pooled keys of an indexer (Qwen3.8-Flash-Next) wait in a ring until their block is whole. SGLang's holds one block,
+    so a run has at most its tokens (0.5.23, layers/attention/qwen_sparse_attn_backend.py:296). The size of vLLM's, in
+    whole blocks, must divide that of KV blocks, a multiple of 16: two blocks do, three need another --block-size (0.33,
+    models/qwen4_exp/common/qsa_cache.py:842).
+    """
+    if (
+        not isinstance(attention, GroupedAttention)
+        or attention.selection is None
+        or attention.selection.key_tokens == 1
+    ):
+        return None
+    pool = attention.selection.key_tokens
+    return {"sglang": pool - 1, "vllm": pool}.get(engine)
+
+
 def _dense(
     engine: str, generation: str, attention: GroupedAttention | LatentAttention, kv: Precision, release: Release | None
 ) -> AttentionKernel:

@@ -9,14 +9,17 @@ capture (tests/published/test_reference_routing.py).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
+import numpy.typing as npt
 
 from specmargin.errors import RoutingError
 from specmargin.modes import Placement
 from specmargin.routing.local import LocalRouting
 from specmargin.step import FloatArray, IntArray, Step
+
+ComplexArray = npt.NDArray[np.complex128]
 
 _SAMPLED_LAYERS = 8
 _RUNS = (1, 2, 4, 8, 16)
@@ -86,17 +89,23 @@ def _maximum_given_total(hit_by_expert: FloatArray, rank_of_expert: IntArray) ->
         p = by_rank[:, expert : expert + 1]
         pmf[:, 1:] = pmf[:, 1:] * (1.0 - p) + pmf[:, :-1] * p
         pmf[:, :1] = pmf[:, :1] * (1.0 - p)
-    roots = np.exp(-2j * np.pi * np.arange(experts + 1) / (experts + 1))
-    powers = roots[np.newaxis, :] ** np.arange(size + 1)[:, np.newaxis]
-    at_most = np.ones((size + 1, experts + 1), dtype=np.complex128)
+    powers = _powers(experts, size)
+    at_most = np.ones(powers.shape, dtype=np.complex128)
     for rank in range(ranks):
         at_most *= np.cumsum(pmf[rank][:, np.newaxis] * powers, axis=0)
-    joint = np.fft.ifft(at_most, axis=1).real  # P(max ≤ x, D = d)
+    joint = np.fft.irfft(at_most, n=experts + 1, axis=1)  # P(max ≤ x, D = d)
     total_pmf = joint[-1]
     is_likely = total_pmf > 1e-11  # below that, rounding dominates
     share = np.clip(joint[:, is_likely] / total_pmf[is_likely], 0.0, 1.0)
     expected = np.interp(np.arange(experts + 1), np.flatnonzero(is_likely), (1.0 - share).sum(axis=0))
     return np.asarray(expected)
+
+
+@lru_cache(maxsize=8)
+def _powers(experts: int, size: int) -> ComplexArray:
+    """Powers 0 to `size` of half of the roots of unity: coefficients are real, so the others are their conjugates."""
+    half = np.arange((experts + 1) // 2 + 1)
+    return np.asarray(np.exp(-2j * np.pi / (experts + 1) * np.outer(np.arange(size + 1), half)))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from threading import Lock
 from typing import Protocol
 
 import numpy as np
 
 from specmargin.architecture.types import Architecture, ExpertPool
+from specmargin.caches import IdentityCache
 from specmargin.errors import RoutingError
 from specmargin.modes import Placement
 from specmargin.routing import coverage
@@ -93,7 +95,9 @@ class ModelRouting:
         return self.local(pool).variance(pool, step)
 
 
-_CACHED_STEPS = 32  # grids of some thousand steps: a few megabytes
+_CACHED_STEPS = 96  # grids of some thousand steps: some megabytes
+_counters: IdentityCache[ExpertCounter] = IdentityCache(maxsize=4)
+_lock = Lock()
 
 
 def check_model(profile: LocalRouting, architecture: Architecture) -> None:
@@ -143,6 +147,15 @@ def expert_counter(
         )
 
     return count
+
+
+def shared_counter(profile: RoutingProfile, ranks: int, placement: Placement) -> ExpertCounter:
+    """`expert_counter` with a cache of recent steps, shared by all scenarios of one profile: other drafters, engines,
+    prices and models with the same experts are counted once."""
+    with _lock:
+        return _counters.get(
+            (id(profile), ranks, placement), profile, lambda: remembering(expert_counter(profile, ranks, placement))
+        )
 
 
 def remembering(count: ExpertCounter) -> ExpertCounter:

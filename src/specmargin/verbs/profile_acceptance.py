@@ -53,8 +53,8 @@ class ProfileAcceptanceRequest(Request):
     metrics: Annotated[
         str | None,
         Field(
-            description="Address of a running vLLM, SGLang or TensorRT-LLM server instead of banks: its counters since "
-            "its start."
+            description="Address of a running vLLM, SGLang, TensorRT-LLM or llama.cpp server instead of banks: its "
+            "counters since its start."
         ),
         Shown(metavar="URL"),
     ] = None

@@ -19,7 +19,6 @@ from specmargin.decisions.schedule import Schedule
 from specmargin.decisions.setting import Setting
 from specmargin.errors import CatalogError, InputError, ParallelismError
 from specmargin.modes import Parallel, Placement, RooflineForm
-from specmargin.step import ExpertCounter
 from specmargin.verbs.plan.drafter_plan import DrafterPlan, drafter_plan, engine_config
 from specmargin.verbs.plan.request_schema import PlanRequest
 from tests.golden.cells import BATCHES, MAX_DEPTH, Cell
@@ -29,7 +28,6 @@ FloatArray = npt.NDArray[np.float64]
 _LARGEST_BATCH = 64  # of the schedule; a whole plan goes to 512, as `specmargin plan` does
 _WHOLE_BATCH = 512
 _GPUS = (1, 2, 4, 8)
-_COUNTERS: dict[tuple[str, int, str], ExpertCounter] = {}
 _TYPES: dict[str, Any] = {
     "context": int,
     "gpus": int,
@@ -182,11 +180,8 @@ def _pricer(cell: Cell, gpus: int, options: dict[str, Any]) -> tuple[DraftChoice
         model=cell.model, gpu=cell.gpu, gpus=gpus, engine=cell.engine, prices=cell.prices, **options
     )
     ((choice, scenario),) = scenarios_of(asked)
-    # Counting experts is a third of the work and depends on neither GPU, engine nor prices: share it.
-    layout = (cell.model, gpus, cell.options)
-    pricer = Pricer(scenario, count_experts=_COUNTERS.get(layout))
+    pricer = Pricer(scenario)
     pricer.check_memory()
-    _COUNTERS[layout] = pricer.count_experts
     return choice, pricer
 
 

@@ -116,6 +116,18 @@ def _measure_vllm(folder: Path) -> Any:
         )
 
 
+def _doctor(folder: Path) -> Any:
+    """Of a broken drafter, so that there are findings."""
+    log = folder / "vllm.log"
+    log.write_text(
+        "Avg prompt throughput: 820.5 tokens/s, Avg generation throughput: 510.2 tokens/s, Running: 16 reqs, "
+        "Waiting: 0 reqs, GPU KV cache usage: 12.1%, Prefix cache hit rate: 3.0%\n"
+        "SpecDecoding metrics: Mean acceptance length: 1.30, Accepted: 860 tokens, Drafted: 8600 tokens, "
+        "Per-position acceptance rate: 0.300, 0.000, 0.000\n"
+    )
+    return _answered("doctor", "--log", str(log), "--model", _MOE[0], *_MOE[1:])
+
+
 def _measure_gpu(folder: Path) -> Any:
     file = ROOT / "lab/data/measurements/kernels-h200.json"
     return _measured(folder, "gpu", "qwen3-30b-a3b", file, head=lambda header: {"record": "gpu", **header})
@@ -174,6 +186,7 @@ VERB_OUTPUTS: dict[str, Callable[[Path], Any]] = {
     "watch": _watch,
     "watch, engine": _watch_engine,
     "profile acceptance --metrics": _metrics,
+    "doctor": _doctor,
     "measure vllm": _measure_vllm,
     "measure gpu": _measure_gpu,
     "validate PRICES PRICES": _of("validate", "vllm-0.26-h200-qwen3-4b", "laws"),

@@ -10,7 +10,7 @@ import numpy as np
 
 from specmargin.answers.request_schema import ScenarioRequest
 from specmargin.answers.scenarios import early_stop_of, scenario_of
-from specmargin.caches import IdentityCache, made_once
+from specmargin.caches import made_once
 from specmargin.catalog.drafters import DraftChoice, available_kinds, find_acceptance
 from specmargin.decisions.certainty import SpeedupRange
 from specmargin.decisions.next_token import NextToken, next_token
@@ -20,11 +20,9 @@ from specmargin.decisions.scenario import Scenario
 from specmargin.decisions.setting import Setting
 from specmargin.errors import needs_extra
 from specmargin.routing.local import LocalRouting
-from specmargin.routing.profile import expert_counter, remembering
 from specmargin.show.explorer.request_schema import PageRequest
 from specmargin.show.explorer.schema import UPLOAD, Query
 from specmargin.show.explorer.uploads import Kind, Upload, Uploads
-from specmargin.step import ExpertCounter
 from specmargin.verbs.plan import PlanAnswer
 from specmargin.verbs.plan.drafter_plan import DrafterPlan, drafter_plan, row_and_range
 from specmargin.verbs.plan.request_schema import PlanRequest
@@ -169,18 +167,7 @@ def _uploaded(text: str | None, kind: Kind, uploads: Uploads) -> tuple[Upload | 
 @made_once(maxsize=_CACHED)
 def _base(request: ScenarioRequest) -> tuple[DraftChoice, Pricer]:
     choice, scenario = scenario_of(request)
-    return choice, Pricer(scenario, count_experts=_counter(scenario))
-
-
-_counters: IdentityCache[ExpertCounter] = IdentityCache(maxsize=8)  # used under the lock of `_base`
-
-
-def _counter(scenario: Scenario) -> ExpertCounter:
-    """Experts by step, shared by scenarios that differ in drafter, engine or prices."""
-    routing, ranks, placement = scenario.routing, scenario.layout.expert_ranks, scenario.placement
-    return _counters.get(
-        (id(routing), ranks, placement), routing, lambda: remembering(expert_counter(routing, ranks, placement))
-    )
+    return choice, Pricer(scenario)
 
 
 @made_once(maxsize=_CACHED)

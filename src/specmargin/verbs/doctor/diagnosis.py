@@ -140,17 +140,16 @@ def _is_moe(case: Case) -> bool:
 
 
 def _of_acceptance(case: Case, names: set[str]) -> list[NotExcluded]:
-    if not is_low(case):
-        return []
+    if not is_low(case) or "drafter-broken" in names:
+        return []  # nothing else takes acceptance that low
     listed = []
-    if "drafter-broken" not in names:
-        listed.append(
-            NotExcluded(
-                id="drafter-broken",
-                title="a drafter that does not match the model",
-                check="specmargin profile acceptance on text that it was trained for",
-            )
+    listed.append(
+        NotExcluded(
+            id="drafter-broken",
+            title="a drafter that does not match the model",
+            check="specmargin profile acceptance on text that it was trained for",
         )
+    )
     if "sampling" not in names:
         listed.append(
             NotExcluded(

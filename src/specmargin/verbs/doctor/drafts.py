@@ -115,8 +115,8 @@ def _position_one(case: Case, usual: Range) -> str:
 
 
 def _by_position(case: Case) -> tuple[str, ...]:
-    shares = ", ".join(f"{share:.1%}" for share in case.of.survival)
-    return (f"by position: {shares}",) if len(case.of.survival) > 1 else ()
+    shares = ", ".join(f"{share:.1%}" for share in case.seen.shares)
+    return (f"by position: {shares}",) if len(case.seen.shares) > 1 else ()
 
 
 def _gain_of_usual(case: Case) -> float | None:
@@ -132,7 +132,7 @@ def _gain_of_usual(case: Case) -> float | None:
 
 def _later_positions(case: Case) -> Finding | None:
     """Position 1 is as usual, and position 2 far below what then follows."""
-    shares, expected = case.of.survival, case.expected
+    shares, expected = case.seen.shares, case.expected
     if len(shares) < 2 or expected is None or expected.choice.kind == "ngram":
         return None
     usual = expected.usual.up_to(len(shares))

@@ -229,9 +229,13 @@ class Expected:
         beside = step.joined(Step.prompts(tokens=chunk))
         pricer = self.pricer
         added = float(pricer.verify(beside).total_seconds) - float(pricer.verify(step).total_seconds)
-        most = rate * pricer.prefill_seconds(alone, speculating=self.speculates) / alone
-        least = min(rate * max(added, 0.0) / chunk, most)
-        ends = [min(share, _MOST_PROMPTS) for share in (math.sqrt(least * most), least, most)]
+        central = rate * pricer.prefill_seconds(alone, speculating=self.speculates) / alone
+        # Prompts alone are launched outside full graphs, on a host whose speed is not shown.
+        time = self.scenario.engine_time
+        slow = self.with_engine(time.with_launches(math.exp(time.launched.spread))).pricer
+        most = max(rate * slow.prefill_seconds(alone, speculating=self.speculates) / alone, central)
+        least = min(rate * max(added, 0.0) / chunk, central)
+        ends = [min(share, _MOST_PROMPTS) for share in (math.sqrt(least * central), least, most)]
         return ends[0], ends[1], ends[2]
 
     # --- memory and graphs ---

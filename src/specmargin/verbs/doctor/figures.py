@@ -77,7 +77,7 @@ def _all(case: Case) -> Iterator[Figure]:
         seen.accept_length,
         None if drafting is None else drafting.usual_length(),
     )
-    for position, share in enumerate(of.survival, 1):
+    for position, share in enumerate(seen.shares, 1):
         usual = None if drafting is None else drafting.usual_range(position)
         yield _ranged(f"accepted_{position}", f"position {position} accepted", _percent, share, usual)
     yield Figure(

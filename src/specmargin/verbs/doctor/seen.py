@@ -25,14 +25,19 @@ class Seen:
         """By position where it is shown, else the same acceptance at every position."""
         of = self.observation
         source = Source(kind=SourceKind.MEASURED, detail=f"as seen: {of.source}")
-        if of.survival:
-            shares = [min(max(share, 0.0), 1.0) for share in of.survival]
+        if self.shares:
+            shares = [min(max(share, 0.0), 1.0) for share in self.shares]
             falling = [min(shares[: i + 1]) for i in range(len(shares))]
             return Survival(by_depth=np.array(falling), source=source)
         if of.accept_length is None or self.depth is None or self.depth < 1:
             return None
         accepted = min(max(of.accept_length - 1.0, 0.0), float(self.depth))
         return Survival.of_accepted(accepted, self.depth, source)
+
+    @property
+    def shares(self) -> tuple[float, ...]:
+        """Of rounds in which each position was accepted, without positions that were configured but not drafted."""
+        return self.observation.survival[: self.depth]
 
     @property
     def first(self) -> float | None:
@@ -44,7 +49,7 @@ class Seen:
         """Drafted per round, or as configured."""
         of = self.observation
         if of.drafted_per_round is not None and of.rounds != 0.0:
-            return max(round(of.drafted_per_round), 0)
+            return max(round(of.drafted_per_round), 1 if of.drafted_per_round > 0.0 else 0)
         return of.settings.depth if of.settings.depth is not None else len(of.survival) or None
 
     @property

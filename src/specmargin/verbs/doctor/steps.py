@@ -195,7 +195,7 @@ def _draft_graphs(case: Case) -> Finding | None:
         title="The drafter runs without full CUDA graphs",
         evidence=(f"{expected.graphs[1]} for draft passes ({why}): {expected.depth} passes per round",),
         gain=gain,
-        fix=case.fix("draft-graphs"),
+        fix=case.fix("draft-graphs-told" if told else "draft-graphs"),
     )
 
 

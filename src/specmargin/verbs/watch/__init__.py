@@ -1,8 +1,8 @@
-"""Monitor a running vLLM server with the plug-in: decisions, goodput and faults.
+"""Monitor a running server: load, steps and acceptance; with the plug-in its decisions, goodput and faults.
 
 Reads only the server's /metrics. The first reading covers the time since the server's start, each later one the time
-since the previous reading. --json prints one reading without waiting (more with --count). Of SGLang and TensorRT-LLM it
-shows their own metrics: requests, accepted length and acceptance by position.
+since the previous reading. --json prints one reading without waiting (more with --count). Works with stock vLLM, SGLang
+(--enable-metrics), TensorRT-LLM (return_perf_metrics) and llama.cpp (--metrics).
 
 Examples:
 

@@ -24,6 +24,8 @@ def _answers(request: WatchRequest, server: Server, *, as_json: bool) -> Iterato
     count = 1 if request.once or (as_json and request.count is None) else request.count
     first = _first(server)
     if isinstance(first, EngineReading):
+        if request.engine is not None:
+            raise EngineError("--engine needs the plug-in: a stock server's metrics are shown over all of its engines")
         only = (first.engine,)
         for own in _looks(first, lambda: read_engine(server, only=only), count, request.interval):
             if own.fault is None or not as_json:
@@ -36,16 +38,19 @@ def _answers(request: WatchRequest, server: Server, *, as_json: bool) -> Iterato
 
 
 def _first(server: Server) -> ServerReading | EngineReading:
-    """The plug-in's metrics, or those of an engine that has no plug-in."""
+    """The plug-in's metrics, or the engine's own where it runs without."""
     try:
         return server.read()
     except UnreachableError:
         raise
     except EngineError as missing:
         try:
-            return read_engine(server, only=("sglang", "trtllm"))
+            stock = read_engine(server)
         except EngineError:
             raise missing from None
+        if stock.plug_in:  # configured, and no engine has reported yet
+            raise
+        return stock
 
 
 def _looks(
