@@ -42,7 +42,7 @@ class Subject:
     engine: dict[str, Any] = field(default_factory=dict)
     environment: dict[str, str] = field(default_factory=dict)
     with_log: tuple[str, ...] = ()  # loads on which `doctor` gets the server's log too, for its settings
-    observed_seconds: float = 8.0
+    observed_seconds: float = 6.0
     tested: bool = True  # in `make test-live`
 
 

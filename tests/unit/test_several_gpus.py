@@ -7,9 +7,11 @@ import json
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 
 import specmargin
 from specmargin.errors import InputError
+from specmargin.show.explorer.schema import Query
 from specmargin.verbs.plan import SeveralAnswer
 from tests.command_line import payload, run
 
@@ -113,6 +115,12 @@ def test_the_table_fits_eighty_columns() -> None:
     assert max(map(len, text.splitlines())) <= 80
 
 
+def test_engines_are_named_where_no_one_engine_runs_everywhere() -> None:
+    text = run("plan", "gpt-oss-20b", "--gpu", "h100,m4-max", "--batch", "1").out
+    assert "vllm: h100; llamacpp: m4-max" in text
+    assert "vllm:" not in run("plan", *MODEL, "--gpu", "h200,b200", "--batch", "1").out
+
+
 def test_explain_has_the_plan_of_each() -> None:
     text = run("plan", *MODEL, "--gpu", "h200,b200", "--batch", "1", "--explain").out
     assert text.count("--speculative-config") == 2
@@ -142,3 +150,17 @@ def test_what_cannot_be_compared_is_refused(options: tuple[str, ...], complaint:
 def test_other_verbs_take_one_gpu(verb: str, gpu: str, tmp_path: Path) -> None:
     output = ("-o", str(tmp_path / "report.html")) if verb == "report" else ()
     assert "name one GPU here" in run(verb, "qwen3.6-35b-a3b", "--gpu", gpu, *output, code=2).err
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "complaint"),
+    [
+        ("gpu", "h100,h200", "'h100,h200' is not a bundled GPU"),
+        ("gpu", "4xh200", "'4xh200' is not a bundled GPU"),
+        ("drafter", "mtp,eagle", "unknown drafter 'mtp,eagle'"),
+        ("gpu_hour_price", "h100=2", "valid number"),
+    ],
+)
+def test_the_page_takes_one_of_each(field: str, value: str, complaint: str) -> None:
+    with pytest.raises(ValidationError, match=complaint):
+        Query.model_validate({field: value})

@@ -37,11 +37,12 @@ def memory_blocks(plan: Plan) -> Iterator[Block]:
         ("drafter's weights", 0.0, memory.drafter_weight_bytes),
     )
     rows = [_cells(name, before, after) for name, before, after in lines if after > 0.0]
+    over = "" if plan.scenario.layout.gpus == 1 else " (all GPUs)"
     fits = (memory.no_spec_largest_batch, memory.largest_batch)
     yield bold(f"memory of each GPU, at a context of {memory.context:,.0f}")
     yield Table(
         columns=[*left(""), *right("no speculation", f"drafts of {memory.depth}", "drafts cost")],
-        rows=[*rows, ["sequences that fit", f"{fits[0]:,}", f"{fits[1]:,}", f"{fits[1] - fits[0]:+,}"]],
+        rows=[*rows, [f"sequences that fit{over}", f"{fits[0]:,}", f"{fits[1]:,}", f"{fits[1] - fits[0]:+,}"]],
     )
     room = memory.usable_bytes - memory.weight_bytes
     yield Line(f"{_size(memory.usable_bytes)} usable, {_size(memory.weight_bytes)} weights, {_size(room)} left")

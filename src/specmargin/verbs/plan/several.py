@@ -305,10 +305,21 @@ def _table(rows: Sequence[MachineRow], scenario: Scenario) -> Iterator[Block]:
         rows=[_cells(row, priced=priced, several=several) for row in rows],
         dim=frozenset(index for index, row in enumerate(rows) if not row.fits),
     )
+    yield from _engines(rows)
     for row in rows:
         if row.note is not None:
             at = "" if row.batch is None else f" at batch {row.batch:,.0f} (parentheses)"
             yield dim(f"{row.machine}{at}: {row.note}")
+
+
+def _engines(rows: Sequence[MachineRow]) -> Iterator[Block]:
+    """Where they differ, because no one engine runs on all of these GPUs."""
+    by_engine: dict[str, dict[str, None]] = {}
+    for row in rows:
+        if row.engine is not None:
+            by_engine.setdefault(row.engine, {})[row.machine] = None
+    if len(by_engine) > 1:
+        yield dim("; ".join(f"{engine}: {', '.join(machines)}" for engine, machines in by_engine.items()))
 
 
 def _cells(row: MachineRow, *, priced: bool, several: bool) -> list[str]:
