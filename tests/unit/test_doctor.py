@@ -5,6 +5,7 @@ Servers are made by the prices themselves (`tests/servers.py`), with one fault e
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -298,13 +299,13 @@ def test_python(tmp_path: Path) -> None:
 def test_watching_goes_on_while_the_server_is_idle(monkeypatch: pytest.MonkeyPatch) -> None:
     """An idle server is an error of one reading, and a pause of a watch."""
     of = Server().observation()
-    readings = iter([IdleError("idle"), of, IdleError("idle"), of])
+    readings: Iterator[IdleError | Observation] = iter([IdleError("idle"), of, IdleError("idle"), of])
 
     def observe(url: str, **options: object) -> Observation:
         found = next(readings)
-        if isinstance(found, IdleError):
-            raise found
-        return found
+        if isinstance(found, Observation):
+            return found
+        raise found
 
     monkeypatch.setattr("specmargin.verbs.doctor.readings.observe_server", observe)
     request = DoctorRequest(url="http://server:8000", model="qwen3.6-35b-a3b", gpu="h200", prices="laws", watch=True)

@@ -29,11 +29,8 @@ def test_a_log_shows_what_the_settings_page_shows(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", ON_GPU, ids=lambda path: path.stem)
-def test_metrics_alone_name_no_other_cause(path: Path, request: pytest.FixtureRequest) -> None:
+def test_metrics_alone_name_no_other_cause(path: Path) -> None:
     """What they do not show (graphs, eager) is not named."""
-    if "depth-7-batch-256" in path.stem:
-        why = "the largest graph is not shown, and taken to be the default"
-        request.applymarker(pytest.mark.xfail(reason=why, strict=True))
     recording = read_recording(path)
     assert _leading(without_server_info(recording)) in (None, recording["about"]["cause"])
 

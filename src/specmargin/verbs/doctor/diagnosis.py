@@ -53,8 +53,11 @@ def diagnose(case: Case) -> Diagnosis:
     found = [finding for finding in (cause(case) for cause in _CAUSES) if finding is not None]
     names = {finding.id for finding in found}
     kept = [finding for finding in found if not names & _HIDDEN_BY.get(finding.id, set())]
-    # What has no price (no model, no GPU) was named on evidence alone, and comes first: it is all that is known.
-    findings = tuple(sorted(kept, key=lambda finding: -(2.0 if finding.gain is None else finding.gain)))
+    # What has no price (no model, no GPU) was named on evidence alone, and comes first; a cause by
+    # an engine's default comes after those that were read.
+    findings = tuple(
+        sorted(kept, key=lambda finding: (not finding.sure, -(2.0 if finding.gain is None else finding.gain)))
+    )
     differences = _differences(case, names)
     return Diagnosis(
         status=_status(case, findings, differences),

@@ -27,6 +27,7 @@ class Finding:
     evidence: tuple[str, ...]
     gain: float | None  # by which tokens per second would grow without it; None: not known
     fix: str
+    sure: bool = True  # False: a setting was not read, and the engine's default is taken for it
 
     @property
     def loss(self) -> float | None:

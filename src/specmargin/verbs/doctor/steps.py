@@ -130,6 +130,7 @@ def _beyond(case: Case) -> Finding | None:
         ),
         gain=gain,
         fix=case.fix("beyond-graphs", positions=_rounded(positions), batch=_rounded(case.seen.batch or 1.0)),
+        sure=case.settings.largest_graph is not None,
     )
 
 
