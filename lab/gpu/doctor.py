@@ -24,14 +24,21 @@ from lab.live.pages import Load, about, loaded, recorded, without_paths
 MODEL = "qwen3-30b-a3b"
 RATES = (0.72, 0.52, 0.38, 0.28, 0.2, 0.15, 0.11)  # a usual EAGLE-3 head; unconditional, by position
 # From `plan qwen3-30b-a3b --gpu h200 --engine vllm --drafter eagle3 --context 400` with these rates, in fewer ranges.
-TABLE = [[1, 64, 7], [65, 128, 3], [129, 256, 3]]
+TABLE = ((1, 64, 7), (65, 128, 3), (129, 256, 3))
 SIZES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 80, 96, 128, 160, 192, 256, 320, 384, 448, 512)
 FEW = Load(clients=8, prompt_tokens=(128, 384), output_tokens=(200, 600))
 MANY = Load(clients=64, prompt_tokens=(128, 384), output_tokens=(200, 600))
 BEYOND = Load(clients=160, prompt_tokens=(128, 384), output_tokens=(200, 600))
 CROWD = Load(clients=256, prompt_tokens=(64, 192), output_tokens=(100, 300))
+# The same of `plan … --context 450 --depth 5` with these rates; at batch 200 four positions each are beyond the graphs.
+HELD_OUT_RATES = (0.82, 0.66, 0.52, 0.4, 0.3)
+HELD_OUT_TABLE = ((1, 85, 5), (86, 102, 4), (103, 256, 3))
 SETTLE_SECONDS, SECONDS, READINGS = 6.0, 12.0, 7
 START_SECONDS = 330.0
+
+
+def _sized(clients: int) -> Load:
+    return Load(clients=clients, prompt_tokens=(160, 320), output_tokens=(250, 500))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +48,7 @@ class Subject:
     name: str
     loads: tuple[tuple[str, Load, str | None], ...]
     depth: int = 7
-    table: bool = True
+    schedule: tuple[tuple[int, int, int], ...] = TABLE  # (): one depth
     kv_gigabytes: int = 5  # two servers have 139 GiB between them, and the weights of each take 57
     rates: tuple[float, ...] = RATES
     sizes: tuple[int, ...] = SIZES
@@ -70,7 +77,7 @@ PHASES: dict[str, tuple[Subject, ...]] = {
             name="eager-drafting",
             loads=(("batch-8", FEW, "draft-graphs"), ("batch-64", MANY, "draft-graphs")),
             depth=5,
-            table=False,
+            schedule=(),
             speculative={"enforce_eager": True},
             environment=V1_RUNNER,
         ),
@@ -79,7 +86,7 @@ PHASES: dict[str, tuple[Subject, ...]] = {
             name="depth-7",
             loads=(("batch-256", CROWD, "depth-too-deep"),),
             kv_gigabytes=9,
-            table=False,
+            schedule=(),
             sizes=(8, 64, 256, 512, 1024, 2048),
             compilation={"max_cudagraph_capture_size": 2048},
         ),
@@ -89,15 +96,57 @@ PHASES: dict[str, tuple[Subject, ...]] = {
             name="eager",
             loads=(("batch-8", FEW, "eager"), ("batch-64", MANY, "eager")),
             depth=5,
-            table=False,
+            schedule=(),
             engine={"enforce_eager": True},
         ),
         Subject(
             name="wrong-head",
             loads=(("batch-8", FEW, "drafter-broken"),),
             depth=3,
-            table=False,
+            schedule=(),
             rates=(0.02, 0.0, 0.0),
+        ),
+    ),
+    # Held out: recorded after doctor was changed with the phases above in view, at other loads, depths and acceptance.
+    "4": (
+        Subject(
+            name="held-out-graphs",
+            loads=(
+                ("batch-16", _sized(16), None),
+                ("batch-100", _sized(100), None),
+                ("batch-200", _sized(200), "beyond-graphs"),
+                ("prompts", Load(clients=24, prompt_tokens=(1200, 1900), output_tokens=(4, 12)), "prompts"),
+            ),
+            depth=5,
+            schedule=HELD_OUT_TABLE,
+            rates=HELD_OUT_RATES,
+            kv_gigabytes=12,
+        ),
+        Subject(
+            name="held-out-eager-drafting",
+            loads=(("batch-4", _sized(4), "draft-graphs"), ("batch-24", _sized(24), "draft-graphs")),
+            depth=3,
+            schedule=(),
+            rates=HELD_OUT_RATES,
+            speculative={"enforce_eager": True},
+            environment=V1_RUNNER,
+        ),
+    ),
+    "5": (
+        Subject(
+            name="held-out-piecewise",
+            loads=(("batch-4", _sized(4), "piecewise"),),
+            depth=3,
+            schedule=(),
+            rates=HELD_OUT_RATES,
+            compilation={"cudagraph_mode": "PIECEWISE"},
+        ),
+        Subject(
+            name="held-out-shallow",
+            loads=(("batch-12", _sized(12), "depth-too-shallow"),),
+            depth=1,
+            schedule=(),
+            rates=HELD_OUT_RATES,
         ),
     ),
 }
@@ -117,7 +166,7 @@ def arguments(subject: Subject, folder: Path, *, small: bool) -> dict[str, Any]:
         "num_speculative_tokens": subject.depth,
         "rejection_sample_method": "synthetic",
         "synthetic_acceptance_rates": list(subject.rates[: subject.depth]),
-        **({"num_speculative_tokens_per_batch_size": TABLE} if subject.table else {}),
+        **({"num_speculative_tokens_per_batch_size": subject.schedule} if subject.schedule else {}),
         **subject.speculative,
     }
     given: dict[str, Any] = {
