@@ -25,7 +25,8 @@ from pathlib import Path
 
 import specmargin
 from specmargin.answers.scenarios import scenarios_of
-from specmargin.catalog.lookup import bundled_model, device_names, model_names
+from specmargin.catalog.engine_support import engines_of
+from specmargin.catalog.lookup import bundled_device, bundled_model, device_names, model_names
 from specmargin.decisions.pricer import Pricer
 from specmargin.decisions.verdict import details
 from specmargin.errors import InputError, ParallelismError
@@ -67,6 +68,8 @@ class Result:
 def cells() -> Iterator[Cell]:
     """All models, GPUs and engines; with expert parallelism where the model has experts."""
     for model, gpu, engine in itertools.product(model_names(), device_names(), ENGINES):
+        if engine not in engines_of(bundled_device(gpu)):
+            continue
         yield Cell(model=model, gpu=gpu, engine=engine)
         if bundled_model(model).is_moe and engine != "llamacpp":
             yield Cell(model=model, gpu=gpu, engine=engine, parallel="dp-ep")

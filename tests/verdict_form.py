@@ -16,7 +16,7 @@ _GAIN = rf"{_NUMBER}× at {_LOAD} \(80% range {_NUMBER} to {_NUMBER}\)"
 ANSWERS = {
     Advice.SPECULATE: rf"Yes: {_GAIN}",
     Advice.BELOW_CAPACITY: rf"Only up to batch [\d,]+: {_GAIN}",
-    Advice.UNCERTAIN: rf"Uncertain: {_NUMBER} to {_NUMBER}× at {_LOAD} \(80% range\), best estimate {_NUMBER}×\.$",
+    Advice.UNCERTAIN: rf"Uncertain: {_NUMBER} to {_NUMBER}× at {_LOAD} \(80% range\), best estimate {_NUMBER}×\.",
     Advice.DO_NOT: rf"No: (at best |no single depth pays at all these batches; the best alone is )?{_GAIN}",
     Advice.UNSUPPORTED: rf"Not yet: {_GAIN}[^,]*, but ",
     Advice.NONE_FITS: r"Nothing fits: ",

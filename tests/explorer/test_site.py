@@ -44,7 +44,7 @@ ACCEPTANCES = (None, "0.55", "0.7", "0.83", "0.9", "0.85,0.7,0.55,0.4", "length:
 #: Keys of `plan --json` that the page does not read, and of its rows.
 LEFT_OUT = {
     *("schema", "version", "options", "survival", "early_stop", "routing_effect", "inputs", "weakest_source", "check"),
-    *("pays_at_batches_without_graph_limit", "stops_at_batch", "verdict_details"),
+    *("pays_at_batches_without_graph_limit", "stops_at_batch", "verdict_details", "memory"),
 }
 LEFT_OUT_OF_ROWS = {"hurdle_by_component", "communication_share"}
 ROW_KEYS = (

@@ -39,8 +39,13 @@ def flags(command: object) -> set[str]:
     return set(re.findall(r"(?<!\S)--[a-z][\w-]*", str(command)))
 
 
-@pytest.mark.parametrize("engine", list(ENGINES))
-@pytest.mark.parametrize(("gpus", "parallel"), [(1, "tp"), (8, "tp"), (8, "ep"), (8, "dp-ep")])
+LAYOUTS = [(1, "tp"), (8, "tp"), (8, "ep"), (8, "dp-ep")]
+
+
+@pytest.mark.parametrize(
+    ("engine", "gpus", "parallel"),
+    [(name, *at) for name, form in ENGINES.items() for at in LAYOUTS if form.spreads_experts or at[1] == "tp"],
+)
 def test_commands_are_one_line_with_the_flags_of_the_plan(engine: str, gpus: int, parallel: str) -> None:
     answer = planned(engine=engine, gpus=gpus, parallel=parallel)
     serve, check = commands(answer)

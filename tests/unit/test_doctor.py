@@ -12,12 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import specmargin
+from specmargin.answers.verb import silent
 from specmargin.decisions.setting import Setting
 from specmargin.live.observation import Moment, Observation, ServerSettings
+from specmargin.live.observe import IdleError
 from specmargin.show.terminal import WIDTH, show
 from specmargin.verbs.doctor.diagnosis import Status
 from specmargin.verbs.doctor.machine import Machine, parse_machine
-from specmargin.verbs.doctor.readings import answer_of
+from specmargin.verbs.doctor.readings import answer_of, answers
 from specmargin.verbs.doctor.request_schema import DoctorRequest
 from tests.command_line import ended, payload
 from tests.servers import EAGER, NO_DRAFT_GRAPHS, PIECEWISE, Server
@@ -291,3 +293,30 @@ def test_python(tmp_path: Path) -> None:
     assert str(answer).startswith("Nothing is wrong")
     assert not answer.findings
     assert answer.to_frame()["name"][0] == "batch"
+
+
+def test_watching_goes_on_while_the_server_is_idle(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An idle server is an error of one reading, and a pause of a watch."""
+    of = Server().observation()
+    readings = iter([IdleError("idle"), of, IdleError("idle"), of])
+
+    def observe(url: str, **options: object) -> Observation:
+        found = next(readings)
+        if isinstance(found, IdleError):
+            raise found
+        return found
+
+    monkeypatch.setattr("specmargin.verbs.doctor.readings.observe_server", observe)
+    request = DoctorRequest(url="http://server:8000", model="qwen3.6-35b-a3b", gpu="h200", prices="laws", watch=True)
+    watched = answers(request, silent)
+    assert [next(watched).diagnosis.status for _ in range(2)] == [Status.HEALTHY] * 2
+    once = answers(request.model_copy(update={"watch": False}), silent)
+    readings = iter([IdleError("idle")])
+    with pytest.raises(IdleError):
+        next(once)
+
+
+def test_help_shows_what_most_need(capsys: pytest.CaptureFixture[str]) -> None:
+    page = ended("doctor", "--help").out
+    for option in ("URL", "--log", "--seconds", "--watch", "--model", "--gpu", "--batch", "--json"):
+        assert option in page, option

@@ -116,6 +116,7 @@ def _steps(plan: Plan) -> dict[str, Any]:
     merged = [step | {"alone": step["last"] == 1} for step in merged]
     return {
         "cut": len(merged) > LONG_STEPS,
+        "returns": bool(later) and max(later) == merged[0]["depth"],  # to its first depth
         "first_step": say("step", PHRASES, {"first": True} | merged[0]) if merged else None,
         "least": min(later, default=0),
         "most": max(later, default=0),

@@ -33,16 +33,16 @@ class DoctorRequest(ScenarioRequest):
     seconds: Annotated[
         float, Field(ge=0.5, le=3600, description="Time between the two readings of a server."), QUESTION.as_("SECONDS")
     ] = 10.0
-    watch: Annotated[bool, Field(description="Repeat until Ctrl-C.")] = False
+    watch: Annotated[bool, Field(description="Repeat until Ctrl-C."), QUESTION] = False
     model: Annotated[
         str,
         Field(description="A bundled name, a config.json, a model folder, or an id in the local hub cache."),
-        Shown(panel=MODEL.panel, options=("--model",), metavar="MODEL", default="as the server says"),
+        Shown(panel=MODEL.panel, options=("--model",), metavar="MODEL", default="as the server says", often=True),
     ] = ""
     gpu: Annotated[
         str,
         Field(description="A bundled device (`specmargin gpus`) or your own as FILE.toml."),
-        MODEL.as_("GPU", "as the server says"),
+        MODEL.as_("GPU", "as the server says").needed,
     ] = ""
     batch: Annotated[
         int | None,

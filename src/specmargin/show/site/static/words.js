@@ -40,7 +40,7 @@ function steps(plan, phrases, long) {
   merged.forEach((step) => { step.alone = step.last === 1; });
   const later = merged.slice(1).map(({ depth }) => depth);
   return {
-    cut: merged.length > long, first_step: say("step", phrases, { first: true, ...merged[0] }), least: Math.min(...later), most: Math.max(...later),
+    cut: merged.length > long, returns: Math.max(...later) === merged[0].depth, first_step: say("step", phrases, { first: true, ...merged[0] }), least: Math.min(...later), most: Math.max(...later),
     every_step: listed("step", merged, phrases, ""),
   };
 }
