@@ -148,13 +148,13 @@ def scenarios() -> list[dict[str, Any]]:
 
 def planned(scenario: dict[str, Any], gpus: int) -> dict[str, Any]:
     given = {name: value for name, value in scenario.items() if name != "batch" and value not in ("", None)}
-    return _planned(PlanRequest(**given, gpus=gpus).model_dump_json())
+    return _planned(gpus, **given)
 
 
 @cache
-def _planned(request: str) -> dict[str, Any]:
+def _planned(gpus: int, **given: Any) -> dict[str, Any]:
     """States of several tests, and states that differ in the slider's batch, have the same plan."""
-    return plan(PlanRequest.model_validate_json(request)).to_dict()
+    return plan(PlanRequest(**given, gpus=gpus)).to_dict()
 
 
 def made(page: Page, states: list[dict[str, Any]]) -> list[dict[str, Any]]:
