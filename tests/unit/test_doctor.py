@@ -6,6 +6,7 @@ Servers are made by the prices themselves (`tests/servers.py`), with one fault e
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -321,3 +322,20 @@ def test_help_shows_what_most_need(capsys: pytest.CaptureFixture[str]) -> None:
     page = ended("doctor", "--help").out
     for option in ("URL", "--log", "--seconds", "--watch", "--model", "--gpu", "--batch", "--json"):
         assert option in page, option
+
+
+@pytest.mark.parametrize(
+    ("engine", "option"),
+    [
+        ("vllm", '"num_speculative_tokens": 2}'),
+        ("sglang", "--speculative-num-steps 3 "),
+        ("trtllm", "max_draft_len: 2"),
+        ("llamacpp", "--spec-draft-n-max 2"),
+    ],
+)
+def test_fixes_are_in_the_engine_s_words(engine: str, option: str) -> None:
+    deep = FAULTS["depth-too-deep"]
+    found = replace(deep, seen={"engine": engine}, asked={"engine": engine}).answer().findings[0]
+    assert found.id == "depth-too-deep"
+    assert option in found.fix
+    assert "\n" not in found.fix

@@ -95,10 +95,8 @@ class Case:
         expected, engine = self.expected, find_engine(self.of.engine)
         if depth == 0:
             return self.fix("depth-off")
-        if expected is None or expected.choice.kind == "free":
-            return {"sglang": f"--speculative-num-steps {depth}", "llamacpp": f"--spec-draft-n-max {depth}"}.get(
-                self.of.engine, f'"num_speculative_tokens": {depth}' if self.of.engine == "vllm" else f"depth {depth}"
-            )
+        if expected is None or expected.choice.kind == "free" or self.of.engine in _ONE_DEPTH:
+            return _DEPTH_OPTIONS[self.of.engine].format(depth=depth)
         grid, schedule = expected.grid, Schedule.fixed(depth, last=1)
         setting = Setting.of(expected.scenario, max_depth=expected.deepest)
         request = ScheduleRequest(
@@ -112,6 +110,16 @@ class Case:
         )
         rule, config = engine.rule(request), engine.express(request, schedule)
         return filled(config.text, slots(rule, schedule, request.hurdle_by_depth))
+
+
+#: Depth alone, where nothing else of the setting changes.
+_DEPTH_OPTIONS = {
+    "vllm": '"num_speculative_tokens": {depth} in --speculative-config',
+    "sglang": "--speculative-num-steps {depth}",
+    "trtllm": "max_draft_len: {depth} in speculative_config",
+    "llamacpp": "--spec-draft-n-max {depth}",
+}
+_ONE_DEPTH = ("trtllm", "llamacpp")  # whose whole setting is no single line, or has a threshold of its own
 
 
 @cache
