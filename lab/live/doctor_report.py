@@ -43,6 +43,13 @@ def judge(path: Path) -> Judged:
     )
 
 
+def report(rows: list[Judged]) -> str:
+    """Servers that were recorded after `doctor` was last changed have a table of their own."""
+    held_out = [row for row in rows if "held-out" in row.name]
+    seen = table([row for row in rows if row not in held_out])
+    return f"{seen}\n\nHeld out:\n\n{table(held_out)}" if held_out else seen
+
+
 def table(rows: list[Judged]) -> str:
     faults, healthy = [row for row in rows if row.injected], [row for row in rows if not row.injected]
     lines = ["| recording | injected | named | loss | also named |", "| --- | --- | --- | ---: | --- |"]
@@ -68,17 +75,17 @@ def _count(rows: list[Judged]) -> str:
     return f"{sum(row.right for row in rows)} of {len(rows)}"
 
 
-def written(document: str, report: str) -> str:
+def written(document: str, text: str) -> str:
     before, rest = document.split(_BEGIN, 1)
-    return f"{before}{_BEGIN}\n\n{report}\n\n{_END}{rest.split(_END, 1)[1]}"
+    return f"{before}{_BEGIN}\n\n{text}\n\n{_END}{rest.split(_END, 1)[1]}"
 
 
 def main(given: list[str]) -> None:
     folder: Any = next((Path(name) for name in given if not name.startswith("--")), RECORDINGS)
-    report = table([judge(path) for path in sorted(folder.glob("*.json"))])
-    print(report)
+    text = report([judge(path) for path in sorted(folder.glob("*.json"))])
+    print(text)
     if "--write" in given:
-        DOCUMENT.write_text(written(DOCUMENT.read_text(encoding="utf-8"), report), encoding="utf-8")
+        DOCUMENT.write_text(written(DOCUMENT.read_text(encoding="utf-8"), text), encoding="utf-8")
 
 
 if __name__ == "__main__":
