@@ -183,7 +183,7 @@ def test_every_verb_has_every_option_and_explains_it(verb: str, capsys: pytest.C
     options = {option.field: option for option in request_options(REQUESTS[verb])}
     assert set(FIELDS) <= set(options)
     assert all(option.help for option in options.values())
-    assert run(verb, ["--help"]) == 0
+    assert run(verb, ["--help-all"]) == 0
     text = capsys.readouterr().out
     for option in options.values():
         if not option.shown.argument:

@@ -294,7 +294,7 @@ def test_a_file_of_laws_comes_first_and_the_bundled_ones_fill_in(tmp_path: Path)
         ({"laws": []}, "'laws' has none for h200"),
         ({"laws": 3}, "'laws' must be a list"),
         ({"kernels": []}, "'kernels' must be an object"),
-        ({"laws": ["text"]}, "a law is not understood"),
+        ({"laws": ["text"]}, "every entry of 'laws' must be an object"),
         (_changed(bytes_per_second=0), "bytes_per_second must be a positive number, got 0"),
         (_changed(fixed_seconds=-1e-6), "fixed_seconds must be a non-negative number"),
         (_changed(fixed_seconds=float("nan")), "fixed_seconds must be a non-negative number"),

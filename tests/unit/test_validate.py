@@ -23,7 +23,7 @@ MEASURED = "vllm-0.26-h200-qwen3-4b"
         ((MEASURED, "--plot", "nowhere/out.png"), "the folder nowhere does not exist"),
         (("everything",), "'everything' is not a price source"),
         (("speedups",), "Missing argument 'FILE.csv'; see `specmargin validate speedups --help`"),
-        (("speedups", "absent.csv"), "absent.csv: cannot be read as CSV"),
+        (("speedups", "absent.csv"), "absent.csv: cannot be read (no such file)"),
     ],
 )
 def test_invalid_arguments_are_refused_before_the_work(arguments: tuple[str, ...], message: str) -> None:

@@ -20,26 +20,22 @@ if TYPE_CHECKING:
     from specmargin.simulator.steady import Steady
 
 _WIDTH = 80
-_MANY_ROWS = 9
 _BATCHES_ACROSS = 6  # columns of the tables with one column per batch
 
 
 def plan_blocks(ranked: Sequence[DrafterPlan], compared: Compared | None, *, explain: bool) -> Iterator[Block]:
     best = ranked[0]
-    crowded = not explain and _is_crowded(best)
     answer, *rest = answer_text(best).splitlines()
     yield bold(answer)
     yield from map(Line, rest)
-    if not crowded:
-        yield GAP
+    yield GAP
     yield from _loaded(best)
     if len(ranked) > 1:
         yield from _ranking(ranked)
-    yield from _rows(best.plan, best.gpu_hour_price, crowded=crowded)
+    yield from _rows(best.plan, best.gpu_hour_price)
     if best.warnings:
         yield from warned(best.warnings)
-    if not crowded and (explain or not best.warnings or len(best.plan.rows) < _MANY_ROWS):
-        yield GAP
+    yield GAP
     if compared is not None:
         yield from compared_blocks(compared)
     if best.by_context:
@@ -52,37 +48,31 @@ def plan_blocks(ranked: Sequence[DrafterPlan], compared: Compared | None, *, exp
         yield from _provenance(best)
 
 
-def _is_crowded(best: DrafterPlan) -> bool:
-    """Whether flags of several lines and many rows would make more than 30 lines."""
-    return len(best.plan.rows) >= _MANY_ROWS and "\n" in best.config.text
-
-
 # --- by batch ---
 
 
 def _title(plan: Plan) -> str:
     scenario = plan.scenario
-    where, gpus, note = scenario.device.title, scenario.layout.gpus, ""
+    where, gpus = scenario.device.title, scenario.layout.gpus
     if gpus > 1:
-        where, note = f"{gpus} × {scenario.device.name} ({scenario.layout.parallel})", "; batch and tok/s over all GPUs"
+        where = f"{gpus} × {scenario.device.name} ({scenario.layout.parallel})"
     subject = f"{scenario.architecture.name} with {scenario.drafter.name}"
-    return f"{subject} on {where}, context {scenario.context:,.0f}{note}"
+    return f"{subject} on {where}, context {scenario.context:,.0f}"
 
 
-def _rows(plan: Plan, price: float | None, *, crowded: bool) -> Iterator[Block]:
-    """`crowded`: of the batches that do not fit in memory, the first only."""
+def _rows(plan: Plan, price: float | None) -> Iterator[Block]:
     better = any(row.better_depth is not None for row in plan.rows)
-    first_too_large = min((row.batch for row in plan.rows if not row.fits), default=0)
-    shown = [row for row in plan.rows if row.fits or not crowded or row.batch <= first_too_large]
     yield bold(_title(plan))  # not as the table's title, which wraps at the table's width
     yield Table(
         columns=[
             *right("batch", "draft", "speed-up", *(["better"] if better else []), "tok/s", "plain", "ms/token"),
             *right("break-even", *([] if price is None else ["$/Mtok", "plain $"])),
         ],
-        rows=[_cells(row, price, better=better) for row in shown],
-        dim=frozenset(index for index, row in enumerate(shown) if not row.fits),
+        rows=[_cells(row, price, better=better) for row in plan.rows],
+        dim=frozenset(index for index, row in enumerate(plan.rows) if not row.fits),
     )
+    if plan.scenario.layout.gpus > 1:
+        yield dim("(batch and tok/s over all GPUs)")
     if any(not row.fits for row in plan.rows):
         yield dim(_memory(plan))
 
