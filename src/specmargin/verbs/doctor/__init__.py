@@ -4,7 +4,7 @@ Reads a running server (vLLM, SGLang, TensorRT-LLM, llama.cpp; no plug-in needed
 its log, and compares them with what the plan expects of this model on this GPU. --model and --gpu name what the server
 does not say of itself. What metrics cannot show is listed as not excluded, and never named as the cause.
 
-The exit code is 0 whatever is found; it is not 0 only if nothing could be read.
+The exit code is 0 whatever is found, and non-zero only if nothing could be read.
 
 Examples:
 

@@ -82,7 +82,7 @@ def _all(case: Case) -> Iterator[Figure]:
         yield _ranged(f"accepted_{position}", f"position {position} accepted", _percent, share, usual)
     yield Figure(
         name="depth",
-        title="draft depth (expected: the best)",
+        title="draft depth" if timed is None else "draft depth (expected: the best)",
         shown=_whole,
         seen=seen.depth if seen.drafts else (0.0 if of.speculates else None),
         expected=None if timed is None else float(timed.best_depth()[0]),

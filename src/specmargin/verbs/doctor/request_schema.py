@@ -27,7 +27,7 @@ class DoctorRequest(ScenarioRequest):
     ] = ""
     log: Annotated[
         Path | None,
-        Field(description="A log of the engine, - for standard input; with URL, for the settings in it."),
+        Field(description="The engine's log (- for standard input). With URL, only its settings are read."),
         QUESTION,
     ] = None
     seconds: Annotated[

@@ -125,7 +125,7 @@ def _beyond(case: Case) -> Finding | None:
         id="beyond-graphs",
         title="Steps are larger than the largest CUDA graph",
         evidence=(
-            f"{case.seen.batch or 1:.0f} sequences × {depth + 1} positions = {positions:.0f} per step; the largest "
+            f"{positions / (depth + 1):.0f} sequences × {depth + 1} positions = {positions:.0f} per step; the largest "
             f"graph has {limit}{shown}",
         ),
         gain=gain,

@@ -114,10 +114,10 @@ def _rest(case: Case, diagnosis: Diagnosis, missing: tuple[str, ...]) -> Iterato
     for sentence in diagnosis.differences:
         yield Line(f"outside its range, cause not shown: {sentence}", Style.WARNING)
     if diagnosis.not_excluded:
-        yield dim("not excluded (the metrics do not show it), and what would tell:")
+        yield dim("not excluded, and how to check:")
         for each in diagnosis.not_excluded:
             yield dim(f"  {each.title}: {each.check}")
     for sentence in missing:
         yield dim(f"not known: {sentence}")
     if case.of.not_shown:
-        yield dim(f"{case.title} does not show: {', '.join(case.of.not_shown)}")
+        yield dim(f"not shown here: {', '.join(case.of.not_shown)}")
