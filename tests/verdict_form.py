@@ -22,7 +22,7 @@ ANSWERS = {
     Advice.NONE_FITS: r"Nothing fits: ",
 }
 #: A verdict has one of these at most.
-_CAVEATS = (r"fits? instead of", r"^Prefill takes", r"^Clearly faster", r"^It loses", r"it stops paying")
+_CAVEATS = (r"fits? instead of", r"^Prefill takes", r"^Clearly faster", r"^It loses", r"^Off at", r"it stops paying")
 RANGE = "|".join(f"(?:{ANSWERS[each]})" for each in (Advice.SPECULATE, Advice.BELOW_CAPACITY, Advice.UNCERTAIN))
 
 
