@@ -60,10 +60,15 @@ def _acceptance_alone(case: Case, expected: Expected) -> str:
     usual, length = expected.usual_length(), case.seen.accept_length or 1.0
     parts = [f"accept length {length:.2f}, {usual.low:.2f} to {usual.high:.2f} is usual"]
     if not expected.batch_shown:
-        best = {round(batch): expected.at(batch).best_depth()[0] for batch in ANY_BATCH}
-        depths = ", ".join(f"{depth} at batch {batch}" for batch, depth in best.items())
-        parts.append(f"the best depth is {depths}")
+        parts.append(f"the best depth is {_by_batch(expected)}")
     return f"{'; '.join(parts)}. Time per step is not shown: add lines with throughput and running requests"
+
+
+def _by_batch(expected: Expected) -> str:
+    best = {round(batch): expected.at(batch).best_depth()[0] for batch in ANY_BATCH}
+    if len(set(best.values())) == 1:
+        return f"{best.popitem()[1]} at every batch"
+    return ", ".join(f"{depth} at batch {batch}" for batch, depth in best.items())
 
 
 def _would_gain(case: Case) -> str:
