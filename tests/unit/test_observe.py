@@ -82,10 +82,10 @@ PAGES = {
 
 @pytest.fixture(autouse=True)
 def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Readings one second apart on the reader's clock."""
-    seconds = itertools.count()
-    monkeypatch.setattr(time, "sleep", lambda _: None)
-    monkeypatch.setattr(time, "monotonic", lambda: float(next(seconds)))
+    """Readings one second apart: the clock moves when the reader sleeps, and only then, whatever else asks for it."""
+    slept: list[float] = []
+    monkeypatch.setattr(time, "sleep", slept.append)
+    monkeypatch.setattr(time, "monotonic", lambda: float(len(slept)))
 
 
 def _observe(
