@@ -16,7 +16,7 @@ prepare:
 
 fetched: $(VENV)/bin/python
 	$(BIN)/python scripts/setup_browser.py
-	$(BIN)/python scripts/fetch_sglang.py
+	$(BIN)/python scripts/fetch_engines.py
 
 # Tests start many processes: without bytecode each of them would compile the whole package again.
 TESTS := OPENBLAS_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
@@ -40,7 +40,7 @@ test-matrix: $(VENV)/.installed-dev
 
 # Two engines at a time, one core each; the tests of a file share an engine.
 test-live: $(LIVE)/.installed
-	$(LIVE)/bin/python scripts/fetch_sglang.py
+	$(LIVE)/bin/python scripts/fetch_engines.py
 	$(LIVE)/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder tests/live
 
 bench-live: $(LIVE)/.installed

@@ -1,25 +1,23 @@
-"""SGLang's own Python files, read from the fetched wheels (`scripts/fetch_sglang.py`) and run beside ours."""
+"""SGLang's own Python files, read from the fetched wheels (`scripts/fetch_engines.py`) and run beside ours."""
 
 from __future__ import annotations
 
 import ast
 import importlib.util
-import os
 import sys
 from pathlib import Path
 from types import ModuleType
 
-import pytest
+from tests.engine_files import absent, package
 
-ROOT = Path(__file__).resolve().parents[1]
 NEWEST = "0.5.23"
 
 
 def source(relative: str, version: str = NEWEST) -> Path:
     """A file of a fetched release, such as `srt/speculative/adaptive_spec_params.py`."""
-    path: Path = _load("fetch_sglang", ROOT / "scripts" / "fetch_sglang.py").package(version) / relative
+    path = package("sglang", version) / relative
     if not path.is_file():
-        _absent(f"SGLang's {relative} ({version}) is not there")
+        absent(f"SGLang's {relative} ({version}) is not there")
     return path
 
 
@@ -60,11 +58,3 @@ def _load(name: str, path: Path) -> ModuleType:
     sys.modules[name] = module  # annotations are looked up there
     spec.loader.exec_module(module)
     return module
-
-
-def _absent(what: str) -> None:
-    """Where CI is set nothing may be missing; on other machines the tests say what they lack."""
-    message = f"{what}: run `python scripts/fetch_sglang.py`"
-    if os.environ.get("CI"):
-        pytest.fail(message)
-    pytest.skip(message)

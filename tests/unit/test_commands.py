@@ -13,9 +13,8 @@ from specmargin.formats import ENGINES
 from specmargin.verbs.plan.commands import check_json, serve_json, served_model
 from specmargin.verbs.plan.drafter_plan import drafter_plans, row_and_range
 from specmargin.verbs.plan.request_schema import PlanRequest
-from tests.conftest import ROOT
+from tests.sglang_source import source
 
-SGLANG = ROOT / ".cache" / "sglang-0.5.23" / "sglang"
 # tensorrt_llm/commands/serve.py and serve/scripts/benchmark_serving.py (1.3), llama.cpp common/arg.cpp (August 2026)
 # and tools/server/bench/speed-bench/speed_bench.py.
 DECLARED = {
@@ -58,15 +57,14 @@ def test_commands_are_one_line_with_the_flags_of_the_plan(engine: str, gpus: int
         assert flags(serve["command"]) | flags(check["command"]) <= DECLARED[engine]
 
 
-@pytest.mark.skipif(not SGLANG.is_dir(), reason="SGLang's sources are not here: python scripts/fetch_sglang.py")
 @pytest.mark.parametrize("parallel", ["tp", "dp-ep"])
 @pytest.mark.parametrize("qps", [None, 2.0])
 def test_sglang_declares_every_option(parallel: str, qps: float | None) -> None:
     load = {} if qps is None else {"qps": qps, "isl": 500, "osl": 100}
     changes = {"weights": "fp8", "kv_cache": "fp8", "memory_utilization": 0.8}
     serve, check = commands(planned(engine="sglang", gpus=2, parallel=parallel, **changes, **load))
-    server = "\n".join(path.read_text() for path in _sources(SGLANG / "srt"))
-    benchmark = (SGLANG / "benchmark" / "serving.py").read_text()
+    server = "\n".join(path.read_text() for path in _sources(source("srt/server_args.py")))
+    benchmark = source("benchmark/serving.py").read_text()
     for flag in flags(serve["command"]):
         field = flag[2:].replace("-", "_")
         assert f'"{flag}"' in server or re.search(rf"\b{field}: A\[", server), flag
@@ -75,8 +73,8 @@ def test_sglang_declares_every_option(parallel: str, qps: float | None) -> None:
     assert '"speed-bench"' in benchmark
 
 
-def _sources(folder: Path) -> list[Path]:
-    return [*sorted((folder / "arg_groups").rglob("*.py")), folder / "server_args.py"]
+def _sources(server_args: Path) -> list[Path]:
+    return [*sorted((server_args.parent / "arg_groups").rglob("*.py")), server_args]
 
 
 def test_the_prediction_is_the_plans() -> None:
