@@ -28,12 +28,23 @@ class IdentityCache(Generic[Value]):
         return self._values[key][1]
 
 
+_clear: list[Callable[[], None]] = []  # of every cache of `made_once` that holds several values
+
+
+def forget() -> None:
+    """Empty the caches whose values depend on what was asked: a file that they were made of is gone."""
+    for clear in _clear:
+        clear()
+
+
 def made_once(*, maxsize: int) -> Callable[[Callable[Params, Value]], Callable[Params, Value]]:
     """`lru_cache` with a lock: a request for a value that is being computed waits for it."""
 
     def decorate(make: Callable[Params, Value]) -> Callable[Params, Value]:
         cached = lru_cache(maxsize=maxsize)(make)
         lock = RLock()
+        if maxsize > 1:
+            _clear.append(cached.cache_clear)
 
         @wraps(make)
         def locked(*args: Params.args, **kwargs: Params.kwargs) -> Value:

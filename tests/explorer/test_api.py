@@ -282,6 +282,19 @@ def test_other_names_and_other_origins_are_refused(client: httpx.Client) -> None
     assert null.status_code == 403
 
 
+def test_an_origin_has_scheme_name_and_port(client: httpx.Client) -> None:
+    """Another server on this machine is another site."""
+    own = str(client.base_url).rstrip("/")
+    port = client.base_url.port or 80
+    for origin, status in [
+        (own, 200),
+        (f"http://127.0.0.1:{port + 1}", 403),
+        (f"https://127.0.0.1:{port}", 403),
+        (f"http://localhost:{port}", 403),
+    ]:
+        assert client.get("/api/catalog", headers={"origin": origin}).status_code == status, origin
+
+
 def test_elsewhere_a_token_is_needed() -> None:
     with running(token="s3cret") as address, httpx.Client(base_url=address) as client:
         assert client.get("/").status_code == 401
@@ -290,6 +303,9 @@ def test_elsewhere_a_token_is_needed() -> None:
         welcome = client.get("/", params={"token": "s3cret"})
         assert welcome.status_code == 303 and "HttpOnly" in welcome.headers["set-cookie"]
         assert client.get("/").status_code == 200  # the cookie is kept
+    with running(token="s3cret") as address, httpx.Client(base_url=address) as client:
+        link = client.get("/", params={"token": "s3cret", "model": "deepseek-v3", "gpu": "b200"})
+        assert link.headers["location"] == "/?model=deepseek-v3&gpu=b200"
 
 
 def test_hosts_of_an_address() -> None:

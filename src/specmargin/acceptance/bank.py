@@ -15,6 +15,7 @@ import polars as pl
 
 from specmargin.errors import AcceptanceError
 from specmargin.files import read_csv, read_json_lines, scan_parquet
+from specmargin.limits import MAX_DEPTH
 from specmargin.step import BoolArray, FloatArray, IntArray
 
 KEYS = ("model", "speculator", "config", "category", "prompt_idx", "turn", "round_idx")
@@ -142,9 +143,14 @@ def _read_any(path: Path) -> Rounds:
 def _read_bank(path: Path, *more: Path) -> Rounds:
     """One bank, or the parts of one that a live engine captured."""
     accepted = _scan(path, *more, columns=(*KEYS, "accept"))
-    depth = sum(name.startswith("acc") and name[3:].isdigit() for name in accepted.collect_schema().names())
+    schema = accepted.collect_schema()
+    depth = _checked_depth(sum(name.startswith("acc") and name[3:].isdigit() for name in schema.names()), path)
     speculator_path = path.with_name("speculator.parquet")
-    frame = accepted.collect()
+    read = [name for name in (*KEYS, "accept", "depth") if name in schema]
+    nested = [name for name in read if schema[name].is_nested()]
+    if nested:
+        raise AcceptanceError(f"{path}: the column {nested[0]!r} holds lists; write one value per round")
+    frame = accepted.select(read).collect()
     duplicates = frame.height - frame.select(KEYS).unique().height
     if duplicates:
         raise AcceptanceError(f"{path}: {duplicates} rounds are duplicates (the same {', '.join(KEYS)})")
@@ -167,7 +173,7 @@ def _read_bank(path: Path, *more: Path) -> Rounds:
     frame = frame.sort(["prompt_idx", "turn", "round_idx"], maintain_order=True)
     drafted = frame["depth"].to_numpy() if "depth" in frame.columns else np.full(frame.height, depth)
     return Rounds(
-        category_by_round=tuple(str(name) for name in frame["category"].to_list()),
+        category_by_round=_categories(frame),
         prompt_by_round=_requests(frame),
         round_index=frame["round_idx"].to_numpy().astype(np.int64),
         drafted_by_round=drafted.astype(np.int64),
@@ -203,7 +209,7 @@ def _read_csv(path: Path) -> Rounds:
         if frame.height and not frame[name].dtype.is_integer():
             raise AcceptanceError(f"{path}: the column {name!r} must hold whole numbers")
     names = sorted((n for n in frame.columns if n[:1] == "a" and n[1:].isdigit()), key=lambda n: int(n[1:]))
-    depth = len(names) or int(frame["commits"].to_numpy().max()) - 1
+    depth = _checked_depth(len(names) or int(frame["commits"].to_numpy().max()) - 1, path)
     confidence = frame.select(names).to_numpy() if names else np.full((frame.height, max(depth, 1)), np.nan)
     prompt = frame["prompt"].rank("dense").to_numpy() if "prompt" in frame.columns else np.arange(frame.height)
     return Rounds(
@@ -228,20 +234,34 @@ def _read_metrics(path: Path) -> Rounds:
             raise AcceptanceError(f"{path}: lacks the field {name!r} (a list, one number per round)")
     frame = frame.with_row_index("prompt").explode("per_step_drafted", "per_step_accepted")
     drafted = frame["per_step_drafted"].to_numpy().astype(np.int64)
+    deepest = _checked_depth(int(drafted.max(initial=1)), path)
     return Rounds(
         category_by_round=_categories(frame),
         prompt_by_round=frame["prompt"].to_numpy().astype(np.int64),
         round_index=np.arange(frame.height),
         drafted_by_round=drafted,
         accepted_by_round=frame["per_step_accepted"].to_numpy().astype(np.int64),
-        confidence_by_round_depth=np.full((frame.height, max(int(drafted.max(initial=1)), 1)), np.nan),
+        confidence_by_round_depth=np.full((frame.height, max(deepest, 1)), np.nan),
         speculator="",
         source=path.name,
     )
 
 
+def _checked_depth(depth: int, path: Path) -> int:
+    """Before anything of that size is allocated."""
+    if depth > MAX_DEPTH:
+        raise AcceptanceError(f"{path}: a round drafts {depth:,} tokens; at most {MAX_DEPTH} are read")
+    return depth
+
+
 def _categories(frame: pl.DataFrame) -> tuple[str, ...]:
-    return tuple(map(str, frame["category"].to_list())) if "category" in frame.columns else ("rounds",) * frame.height
+    """Each name once in memory, however many rounds it has."""
+    if "category" not in frame.columns:
+        return ("rounds",) * frame.height
+    column = frame["category"].cast(pl.String).fill_null("None")
+    names = column.unique(maintain_order=True)
+    codes = column.replace_strict(names, np.arange(names.len()), return_dtype=pl.Int64).to_numpy()
+    return tuple(map(names.to_list().__getitem__, codes.tolist()))
 
 
 def _joined(parts: Sequence[Rounds]) -> Rounds:

@@ -26,6 +26,8 @@ from specmargin.step import FloatArray, IntArray
 
 _LEVELS = {"u2": 65535, "u1": 255}
 _LEAST = 1e-9  # log miss of an expert that is never touched
+#: Of one category, 128 MB: 900 experts in 90 layers with runs of 64 have 5 million.
+MOST_PROBABILITIES = 16_000_000
 
 Positive = Annotated[int, Field(gt=0)]
 
@@ -66,6 +68,11 @@ class RoutingFile(StrictModel):
     @property
     def pool(self) -> ExpertPool:
         return ExpertPool(experts=self.experts, experts_per_token=self.experts_per_token)
+
+    @property
+    def probabilities(self) -> int:
+        """Numbers that the arrays of one category, or of a mix, hold in memory."""
+        return self.longest_run * self.layers * self.experts
 
     def source(self, detail: str) -> Source:
         return Source(kind=SourceKind.MEASURED, detail=f"routing captured ({self.provenance}), {detail}")
@@ -140,15 +147,21 @@ def decoded(text: str, kind: Literal["u1", "u2"], shape: tuple[int, ...]) -> Flo
     return np.asarray((whole / _LEVELS[kind]) ** 2)
 
 
-def read_routing(path: Path) -> RoutingFile:
-    return parse_routing(read_text(path, RoutingError), str(path))
+def read_routing(path: Path, *, most: int = MOST_PROBABILITIES) -> RoutingFile:
+    return parse_routing(read_text(path, RoutingError), str(path), most=most)
 
 
-def parse_routing(text: str, origin: str) -> RoutingFile:
+def parse_routing(text: str, origin: str, *, most: int = MOST_PROBABILITIES) -> RoutingFile:
+    """`most`: probabilities of a category that are read, checked before memory is taken for them."""
     try:
         file = RoutingFile.model_validate_json(text)
         if file.knots[:1] != [1] or file.knots != sorted(set(file.knots)) or file.knots[-1] != file.longest_run:
-            raise RoutingError(f"knots: must rise from 1 to longest_run, got {file.knots}")
+            raise RoutingError(f"knots: must rise from 1 to longest_run, got {file.knots[:20]}")
+        if file.probabilities > most:
+            raise RoutingError(
+                f"longest_run × layers × experts is {file.probabilities:,}, and at most {most:,} probabilities are "
+                f"read: profile shorter runs (--longest-run)"
+            )
         for name in file.categories:
             file.category(name)
     except (ValueError, IndexError) as error:

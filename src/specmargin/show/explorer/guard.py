@@ -7,7 +7,7 @@ import ipaddress
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from http.cookies import SimpleCookie
-from urllib.parse import parse_qs
+from urllib.parse import parse_qsl, urlencode
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import JSONResponse, RedirectResponse, Response
@@ -62,7 +62,7 @@ class Guard:
         if self.hosts and host not in self.hosts:
             return _error(421, f"unknown host name {host[:80]!r}; use the address that `specmargin explore` printed")
         origin = headers.get("origin")
-        if origin is not None and _name(origin.partition("://")[2]) != host:
+        if origin is not None and origin.lower() != f"{scope['scheme']}://{headers.get('host', '')}".lower():
             return _error(403, "requests from pages of other sites are refused")
         return None if self.token is None else self._token_refusal(scope, headers, self.token)
 
@@ -71,10 +71,12 @@ class Guard:
         cookie = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
         if _equal(bearer, token) or (cookie is not None and _equal(cookie.value, token)):
             return None
-        parameter = parse_qs(scope.get("query_string", b"").decode("latin-1")).get("token", [""])[0]
-        if not _equal(parameter, token):
+        given = parse_qsl(scope.get("query_string", b"").decode("latin-1"), keep_blank_values=True)
+        if not any(name == "token" and _equal(value, token) for name, value in given):
             return _error(401, "this server needs its token: open the address that `specmargin explore` printed")
-        redirect = RedirectResponse(scope["path"], status_code=303)  # removes the token from the address bar
+        rest = urlencode([(name, value) for name, value in given if name != "token"])
+        # Removes the token from the address bar, and nothing else of the link.
+        redirect = RedirectResponse(scope["path"] + (f"?{rest}" if rest else ""), status_code=303)
         redirect.set_cookie(COOKIE, token, httponly=True, samesite="strict")
         return redirect
 

@@ -25,7 +25,7 @@ from starlette.responses import JSONResponse, Response
 from specmargin._version import __version__
 from specmargin.answers.request_schema import read_request
 from specmargin.answers.verb import Verb
-from specmargin.caches import made_once
+from specmargin.caches import forget, made_once
 from specmargin.errors import InputError
 from specmargin.files import csv_text
 from specmargin.schema import complaint
@@ -70,7 +70,7 @@ FigureName = Annotated[str, InPath(max_length=40)]
 def make_app(
     *, hosts: frozenset[str] = frozenset(), token: str | None = None, uploads: Uploads | None = None
 ) -> FastAPI:
-    files = uploads or Uploads()
+    files = uploads or Uploads(forget)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:

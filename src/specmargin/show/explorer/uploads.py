@@ -7,23 +7,29 @@ import re
 import shutil
 import tempfile
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Lock
 from typing import Literal
 
-from specmargin.architecture.reader import load_architecture
-from specmargin.errors import InputError, SpecmarginError, needs_extra
+from starlette.concurrency import run_in_threadpool
+
+from specmargin.errors import InputError, SpecmarginError
+from specmargin.show.explorer.reading import READERS
 
 Kind = Literal["config", "acceptance", "speculator", "routing"]
+#: Bytes. JSON takes up to thirty times its size in memory while it is read, tables less.
 LIMITS: dict[Kind, int] = {
     "config": 2 << 20,
     "acceptance": 64 << 20,
     "speculator": 64 << 20,
-    "routing": 64 << 20,
-}  # bytes
+    "routing": 8 << 20,
+}
+_PROFILE_BYTES = 8 << 20  # of an acceptance profile, which is JSON
 MAX_UPLOADS = 32
-MOST_ROUNDS = 2_000_000
+#: Of all files together, 0.2 GB as numbers and a few times that in what is computed from them: older files are dropped.
+MOST_NUMBERS = 24_000_000
 _PLAIN = re.compile(r"[^A-Za-z0-9._+-]+")
 
 
@@ -39,14 +45,18 @@ class Upload:
     path: Path  # where it is stored
     summary: str
     categories: tuple[str, ...] = ()
+    numbers: int = 0  # its weight in memory
 
 
 class Uploads:
     """Keyed by content: the same file has the same id, so that a link works again after a new upload."""
 
-    def __init__(self) -> None:
+    def __init__(self, forget: Callable[[], None] = lambda: None) -> None:
+        """`forget` is called when a file was dropped, for what was computed from it."""
         self._folder = Path(tempfile.mkdtemp(prefix="specmargin-"))
         self._uploads: OrderedDict[str, Upload] = OrderedDict()
+        self._forget = forget
+        self._one_at_a_time = Lock()
 
     def close(self) -> None:
         shutil.rmtree(self._folder, ignore_errors=True)
@@ -61,16 +71,21 @@ class Uploads:
         return upload
 
     async def receive(self, kind: Kind, name: str, chunks: AsyncIterator[bytes], beside: str | None = None) -> Upload:
-        """Enforce the size limit while receiving, and store only files that can be read."""
-        body = bytearray()
+        """Enforce the size limit while receiving, and store only files that can be read. Meanwhile the server answers
+        other requests; files are read one after the other, so that their memory does not add up."""
+        most, body = _most_bytes(kind, name), bytearray()
         async for chunk in chunks:
             body += chunk
-            if len(body) > LIMITS[kind]:
-                raise TooLargeError(f"{shown(name)}: a {kind} file may have at most {LIMITS[kind] >> 20} MB")
-        return self.add(kind, name, bytes(body), beside)
+            if len(body) > most:
+                raise TooLargeError(f"{shown(name)}: a {kind} file may have at most {most >> 20} MB")
+        return await run_in_threadpool(self.add, kind, name, bytes(body), beside)
 
     def add(self, kind: Kind, name: str, body: bytes, beside: str | None = None) -> Upload:
         """`beside`: the id of an acceptance.parquet, for the speculator.parquet that belongs to it."""
+        with self._one_at_a_time:
+            return self._add(kind, name, body, beside)
+
+    def _add(self, kind: Kind, name: str, body: bytes, beside: str | None) -> Upload:
         bank = self._bank(beside) if kind == "speculator" else None
         belongs_to = kind if bank is None else bank.id
         key = hashlib.sha256(belongs_to.encode() + body).hexdigest()[:16]
@@ -80,7 +95,7 @@ class Uploads:
         try:
             held: Kind = "acceptance" if bank else kind
             path = _joined_bank(folder / "bank", bank.path, body) if bank else _written(kind, folder, name, body)
-            summary, categories = _READERS[held](path)
+            read = READERS[held](path)
         except SpecmarginError as error:
             message = _without_path(str(error), folder, name)
             if new:
@@ -91,8 +106,9 @@ class Uploads:
             kind=held,
             name="bank" if bank else shown(name),
             path=path.parent if kind == "config" else path,
-            summary=summary,
-            categories=tuple(categories),
+            summary=read.summary,
+            categories=read.categories,
+            numbers=read.numbers,
         )
         self._store(upload)
         return upload
@@ -105,9 +121,18 @@ class Uploads:
     def _store(self, upload: Upload) -> None:
         self._uploads[upload.id] = upload
         self._uploads.move_to_end(upload.id)
-        while len(self._uploads) > MAX_UPLOADS:
+        while len(self._uploads) > MAX_UPLOADS or self._numbers > MOST_NUMBERS:
             old, _ = self._uploads.popitem(last=False)
             shutil.rmtree(self._folder / old, ignore_errors=True)
+            self._forget()
+
+    @property
+    def _numbers(self) -> int:
+        return sum(upload.numbers for upload in self._uploads.values())
+
+
+def _most_bytes(kind: Kind, name: str) -> int:
+    return min(LIMITS[kind], _PROFILE_BYTES) if name.lower().endswith(".json") else LIMITS[kind]
 
 
 def shown(name: str) -> str:
@@ -144,60 +169,3 @@ def _without_path(message: str, folder: Path, name: str) -> str:
     for part in sorted((str(p) for p in folder.rglob("*")), key=len, reverse=True):
         message = message.replace(part, shown(name))
     return message.replace(str(folder), shown(name))
-
-
-# --- readers: a summary of what the file holds, and its categories ---
-
-
-def _config(path: Path) -> tuple[str, Iterable[str]]:
-    architecture = load_architecture(path)
-    pool = (
-        f", {architecture.pools[0].experts_per_token} of {architecture.pools[0].experts} experts per token"
-        if architecture.is_moe
-        else ", dense"
-    )
-    return f"{architecture.name}: {architecture.parameters / 1e9:,.1f} B parameters{pool}", ()
-
-
-def _acceptance(path: Path) -> tuple[str, Iterable[str]]:
-    if path.suffix == ".json":
-        from specmargin.acceptance.schema import read_acceptance  # noqa: PLC0415 (pydantic only where a file is read)
-
-        profile = read_acceptance(path)
-        return f"acceptance profile {shown(profile.name)}, {len(profile.categories)} categories", profile.categories
-    with needs_extra("profile"):
-        from specmargin.acceptance.bank import read_bank  # noqa: PLC0415
-
-    _check_rows(path)
-    rounds = read_bank([path])
-    confidences = "with confidences" if rounds.has_confidence else "without confidences"
-    return f"{rounds.count:,} rounds, {len(rounds.categories)} categories, {confidences}", rounds.categories
-
-
-def _check_rows(path: Path) -> None:
-    """Limit the rows: a small Parquet file may decompress to a large table."""
-    if path.suffix != ".parquet":
-        return
-    import polars as pl  # noqa: PLC0415 (an extra)
-
-    try:
-        rows = int(pl.scan_parquet(path).select(pl.len()).collect().item())
-    except Exception as error:  # Polars raises many kinds for a file that is cut short or not Parquet
-        raise InputError(f"{path}: not a readable Parquet file ({type(error).__name__})") from None
-    if rows > MOST_ROUNDS:
-        raise InputError(f"{path}: has {rows:,} rounds; the page takes {MOST_ROUNDS:,} at most")
-
-
-def _routing(path: Path) -> tuple[str, Iterable[str]]:
-    from specmargin.routing.schema import read_routing  # noqa: PLC0415
-
-    profile = read_routing(path)
-    summary = f"routing of {profile.experts_per_token} of {profile.experts} experts in {profile.layers} layers"
-    return summary, profile.categories
-
-
-_READERS: dict[str, Callable[[Path], tuple[str, Iterable[str]]]] = {
-    "config": _config,
-    "acceptance": _acceptance,
-    "routing": _routing,
-}

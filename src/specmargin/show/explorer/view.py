@@ -31,7 +31,7 @@ from specmargin.verbs.plan.values import plan_values
 if TYPE_CHECKING:
     from specmargin.acceptance.bank import Rounds
 
-_CACHED = 48
+_CACHED = 32
 
 
 @dataclass(frozen=True)
