@@ -178,15 +178,16 @@ class SimulateOptions(ScenarioOptions, total=False):
     trace: str | None
     hours: Sequence[float] | None
     hourly_qps: Sequence[float] | None
-    requests: int
+    requests: int | None
     burst: int
     isl: int | str | Mapping[str, float]
     osl: int | str | Mapping[str, float]
+    range_ratio: float
     categories: Sequence[Mapping[str, Any]]
     bank: str | None
     depth: int
-    max_num_seqs: int
-    max_num_batched_tokens: int | str
+    max_num_seqs: int | None
+    max_num_batched_tokens: int | str | None
     ttft_slo: float | None
     tpot_slo: float | None
     gpu_hour_price: float | None

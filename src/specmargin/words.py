@@ -19,3 +19,11 @@ def amount(value: float, unit: str) -> str:
         if value >= scale:
             return f"{value / scale:.3g} {prefix}{unit}"
     return f"{value:.3g} {unit}"
+
+
+def queue_text(name: str, requests_per_second: float, tokens_per_second: float) -> tuple[str, str]:
+    """What is said, in two lines, of a rate that an engine cannot keep up with."""
+    return (
+        f"{name}: more arrives than the engine can serve: the queue grows by",
+        f"{requests_per_second:.3g} requests per second; {tokens_per_second:,.0f} tok/s is its capacity",
+    )

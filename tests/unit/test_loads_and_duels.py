@@ -75,11 +75,23 @@ def test_targets_and_overload() -> None:
     assert settle(priced, met, Setting(max_depth=4)).meets_target is True
     missed = replace(met, tpot_target_seconds=1e-6)
     assert settle(priced, missed, Setting(max_depth=4)).meets_target is False
-    with pytest.raises(ScenarioError, match="times the prefill"):
-        settle(priced, replace(met, requests_per_second=1e5), Setting(max_depth=4))
-    with pytest.raises(ScenarioError, match="this hardware serves about"):
-        slow = pricer("qwen3-30b-a3b", "dgx-spark", "free")
-        settle(slow, Load(requests_per_second=10, prompt_tokens=1, output_tokens=2000), Setting(max_depth=2))
+    flooded = settle(priced, replace(met, requests_per_second=1e5), Setting(max_depth=4))
+    assert not flooded.keeps_up and 0 < flooded.prefill_share < 1
+    slow = pricer("qwen3-30b-a3b", "dgx-spark", "free")
+    long = Load(requests_per_second=10, prompt_tokens=1, output_tokens=2000)
+    overloaded = settle(slow, long, Setting(max_depth=2))
+    assert not overloaded.keeps_up and overloaded.capacity_requests_per_second < 10
+    kept = replace(long, requests_per_second=0.99 * overloaded.capacity_requests_per_second)
+    assert settle(slow, kept, Setting(max_depth=2)).keeps_up
+
+
+def test_prompts_beside_decoding_sequences_read_the_experts_once() -> None:
+    """20 requests per second on an H200 were refused: every prompt was priced as a step of its own."""
+    priced = pricer("qwen3-30b-a3b", "h200", "eagle", context=1174)
+    point = settle(priced, Load(requests_per_second=20, prompt_tokens=1024, output_tokens=300), Setting(max_depth=4))
+    assert point.keeps_up
+    alone = 20 * priced.without_launches().prefill_seconds(1024)
+    assert point.prefill_share < 0.8 * alone
 
 
 @pytest.mark.parametrize("target_seconds", [None, 1.0, 1e-6])

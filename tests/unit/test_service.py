@@ -14,15 +14,10 @@ from specmargin.answers.scenarios import scenario_of
 from specmargin.decisions.pricer import Pricer
 from specmargin.decisions.schedule import Schedule
 from specmargin.errors import InputError
-from specmargin.simulator.run import simulate
 from specmargin.simulator.service import service
-from specmargin.simulator.steady import steady_state
-from specmargin.simulator.workload import UniformLength
 from specmargin.verbs.plan.drafter_plan import drafter_plans, service_load
 from specmargin.verbs.plan.request_schema import PlanRequest
 from specmargin.verbs.plan.values import answer_text
-from specmargin.verbs.simulate.request_schema import SimulateRequest, completed
-from specmargin.verbs.simulate.serving import serving_of
 from tests.command_line import run
 from tests.verdict_form import form_faults
 
@@ -33,46 +28,11 @@ MODELS = (
     ("llama-3.1-8b", "h200", 1, "tp"),
     ("qwen3-235b-a22b", "b200", 4, "tp"),
 )
-LENGTHS = ((4096, 1024), (1024, 4096), (2048, 64))
-USERS = ((1, 64), (16, 256))  # in turn: every model and every length meets all four
 
 
 def planned(model: str, gpu: str, gpus: int, parallel: str, **load: object):  # type: ignore[no-untyped-def]
     request = {"model": model, "gpu": gpu, "gpus": gpus, "parallel": parallel, "prices": "laws", "depth": 4, **load}
     return drafter_plans(read_request(PlanRequest, request))[0]
-
-
-@pytest.mark.parametrize("model", MODELS, ids=lambda model: model[0])
-@pytest.mark.parametrize("lengths", LENGTHS, ids=lambda lengths: f"{lengths[0]}-{lengths[1]}")
-def test_the_service_is_what_simulate_says(model: tuple[str, str, int, str], lengths: tuple[int, int]) -> None:
-    """`simulate` with another seed, in its own steady state: within 5%, without speculation and with it.
-
-    Both draw lengths within ±50%.
-    """
-    name, gpu, gpus, parallel = model
-    isl, osl = lengths
-    turn = MODELS.index(model) + LENGTHS.index(lengths)
-    for users in USERS[turn % len(USERS)]:
-        plan = planned(*model, concurrency=users, isl=isl, osl=osl, max_num_batched_tokens=8192)
-        service = plan.service
-        assert service is not None
-        request = {"model": name, "gpu": gpu, "gpus": gpus, "parallel": parallel, "prices": "laws", "seed": 3}
-        request |= {
-            "concurrency": users,
-            "isl": isl,
-            "osl": osl,
-            "requests": max(16 * users, min(2048, 200_000 * users // osl)),
-        }
-        request |= {"drafter": plan.choice.kind, "context": round(isl + osl / 2)}
-        depth = plan.config.schedule.depth_at(users)
-        fixed = {entry.depth for entry in plan.config.schedule.ranges if entry.first <= users} == {depth}
-        for policy, mine in (("none", service.plain), (f"fixed:{depth}", service.speculating)):
-            if policy == "none" or (fixed and depth):
-                serving = serving_of(*completed(read_request(SimulateRequest, request | {"policy": policy})))
-                prompt, output = (UniformLength(least=mean // 2, most=mean * 3 // 2) for mean in lengths)
-                workload = replace(serving.workload, prompt=prompt, output=output)
-                steady = steady_state(simulate(replace(serving, workload=workload)))
-                assert mine.tokens_per_second == pytest.approx(steady.tokens_per_second, rel=0.05), (users, policy)
 
 
 def test_equal_lengths_keep_requests_in_step_until_drafts_separate_them() -> None:

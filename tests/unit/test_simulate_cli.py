@@ -18,6 +18,7 @@ from specmargin.verbs.simulate.request_schema import SimulateRequest, completed
 from tests.conftest import ROOT
 
 QUICK = ["qwen3.6-35b-a3b", "--gpu", "h200", "--prices", "datasheet", "--qps", "8", "--requests", "40", "--osl", "30"]
+QUICK += ["--range-ratio", "0"]
 
 
 def json_of(capsys: pytest.CaptureFixture[str], verb: str, *arguments: str) -> Any:

@@ -10,7 +10,7 @@ from specmargin.decisions.grid import Grid
 from specmargin.decisions.pricer import Pricer
 from specmargin.decisions.setting import Setting
 from specmargin.errors import ScenarioError
-from specmargin.step import IntArray
+from specmargin.step import FloatArray, IntArray, Step
 
 _LARGEST_BATCH = 8192
 
@@ -40,13 +40,15 @@ class Load:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operating:
-    """The steady state of a load."""
+    """The steady state of a load; of one that does not keep up, at the most requests per second."""
 
     batch: int
     depth: int
     tpot_seconds: float
     prefill_share: float
     meets_target: bool | None
+    keeps_up: bool
+    capacity_requests_per_second: float
 
 
 def settle(pricer: Pricer, load: Load, setting: Setting) -> Operating:
@@ -54,63 +56,61 @@ def settle(pricer: Pricer, load: Load, setting: Setting) -> Operating:
 
     Prefill takes its share of the time first; the rest is for decoding. An engine reserves memory for the deepest draft
     it is configured for: that of the schedule. Without one, every such depth is tried and the one with the lowest TPOT
-    wins (among those that meet the target, if there is one). Queueing is not modelled: at high load a real server holds
-    more sequences for a while (the simulator models that).
+    wins (among those that meet the target, if there is one), or the one that serves most if none keeps up. Queueing is
+    not modelled: at high load a real server holds more sequences for a while (the simulator models that).
     """
-    share = _prefill_share(pricer, load)
     held_depths = range(setting.max_depth + 1) if setting.schedule is None else [setting.schedule.max_depth]
-    points = [_settle_at(pricer, load, share, replace(setting, max_depth=depth)) for depth in held_depths]
-    stable = [point for point, _ in points if point is not None]
+    points = [_settle_at(pricer, load, replace(setting, max_depth=depth)) for depth in held_depths]
+    stable = [point for point in points if point.keeps_up]
     if not stable:
-        max_rate = max(rate for _, rate in points)
-        raise ScenarioError(
-            f"{load.requests_per_second:g} requests per second do not fit: this hardware serves about {max_rate:.2g}; "
-            "lower --qps or add --gpus"
-        )
+        return max(points, key=lambda point: point.capacity_requests_per_second)
     return min(stable, key=lambda point: (point.meets_target is False, point.tpot_seconds))
 
 
-def _settle_at(pricer: Pricer, load: Load, share: float, setting: Setting) -> tuple[Operating | None, float]:
-    """The steady state in an engine configured for `max_depth`, and the requests per second that it could serve."""
+def _settle_at(pricer: Pricer, load: Load, setting: Setting) -> Operating:
+    """The steady state in an engine configured for `max_depth`."""
     largest = min(max(setting.largest_batch(pricer, setting.max_depth), 1), _LARGEST_BATCH)
     grid = pricer.grid(np.arange(1, largest + 1), setting.max_depth, load.mean_context)
-    depths = _depths(grid, setting, load, share)
+    prompt_seconds = _prompt_seconds(pricer, grid.batches, load)
+    depths = _depths(grid, setting, load, prompt_seconds)
     tpot = grid.tpot_seconds[np.arange(largest), depths] if setting.configured else grid.no_spec_seconds
-    needed_batch = load.requests_per_second * load.output_tokens * tpot / (1.0 - share)
-    max_rate = float((grid.batches / tpot).max() * (1.0 - share) / load.output_tokens)
-    stable = np.flatnonzero(grid.batches >= needed_batch)
-    if stable.size == 0:
-        return None, max_rate
-    index = int(stable[0])
+    # While a batch decodes, each of its sequences is replaced, which takes a prompt.
+    rates = grid.batches / (load.output_tokens * tpot + grid.batches * prompt_seconds)
+    enough = np.flatnonzero(rates >= load.requests_per_second)
+    index = int(enough[0] if enough.size else rates.argmax())
+    served = min(load.requests_per_second, float(rates[index]))
+    share = served * float(prompt_seconds[index])
     seconds = float(tpot[index] / (1.0 - share))
     target = load.tpot_target_seconds
-    point = Operating(
+    return Operating(
         batch=int(grid.batches[index]),
         depth=int(depths[index]),
         tpot_seconds=seconds,
         prefill_share=share,
         meets_target=None if target is None else seconds <= target,
+        keeps_up=bool(enough.size),
+        capacity_requests_per_second=float(rates.max()),
     )
-    return point, max_rate
 
 
-def _prefill_share(pricer: Pricer, load: Load) -> float:
-    # Launching the kernels of a prompt overlaps with decoding: kernels alone.
-    seconds = pricer.without_launches().prefill_seconds(load.prompt_tokens)
-    share = load.requests_per_second * seconds
-    if share >= 1.0:
-        raise ScenarioError(
-            f"{load.requests_per_second:g} requests per second of {load.prompt_tokens} tokens need {share:.1f} times "
-            "the prefill this hardware can do; lower --qps or add --gpus"
-        )
-    return share
+def _prompt_seconds(pricer: Pricer, batches: FloatArray, load: Load) -> FloatArray:
+    """What one prompt adds to a step of each batch: weights and experts are read once for both.
+
+    Launching the kernels of a prompt overlaps with decoding: kernels alone.
+    """
+    bare = pricer.without_launches()
+    decoding = Step.uniform(batch=batches, depth=0, context=load.mean_context)
+    together = decoding.joined(Step.prompts(tokens=np.full(batches.shape, load.prompt_tokens)))
+    added = bare.verify(together).total_seconds - bare.verify(decoding).total_seconds
+    return np.asarray(np.maximum(added, 0.0))
 
 
-def _depths(grid: Grid, setting: Setting, load: Load, share: float) -> IntArray:
+def _depths(grid: Grid, setting: Setting, load: Load, prompt_seconds: FloatArray) -> IntArray:
     """Those of the setting. Where it may choose, with a TPOT target: the best that meets it, else the fastest."""
     if setting.schedule is not None or load.tpot_target_seconds is None:
         return setting.depths(grid)
-    tpot = np.where(setting.allowed(grid), grid.tpot_seconds / (1.0 - share), np.inf)
+    decoding = np.maximum(1.0 - load.requests_per_second * prompt_seconds, 1e-9)[:, np.newaxis]
+    tpot = np.where(setting.allowed(grid), grid.tpot_seconds / decoding, np.inf)
     meets = tpot <= load.tpot_target_seconds
     best = np.where(meets, grid.goodput, -np.inf).argmax(axis=1)
     return np.asarray(np.where(meets.any(axis=1), best, tpot.argmin(axis=1)))

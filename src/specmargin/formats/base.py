@@ -180,6 +180,7 @@ class EngineFormat:
     # Positions, batch × (depth + 1), of its largest CUDA graph; None: a graph for every step.
     graph_limit: Callable[[Device], int | None] = lambda _: None
     batched_tokens: Callable[[Device], int] = lambda _: 8192  # tokens per step of a server with default options
+    max_seqs: Callable[[Device], int] = lambda _: 256  # sequences per step of the same
     # Adds a live policy to the setting's file; None: the plug-in takes the policy as a file of its own.
     with_policy: Callable[[EngineConfig, Mapping[str, object]], EngineConfig] | None = None
     releases: Releases | None = None  # None: it has no numbered releases

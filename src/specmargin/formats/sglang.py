@@ -160,4 +160,5 @@ FORMAT = EngineFormat(
     with_policy=with_policy,
     releases=RELEASES,
     has_plugin=True,
+    max_seqs=lambda _: 2048,  # 2,048 to 4,096 by memory (`model_executor/model_runner.py`): memory is the limit
 )

@@ -162,4 +162,5 @@ FORMAT = EngineFormat(
     check=check,
     lengths_note=None,
     releases=RELEASES,
+    max_seqs=lambda _: 2048,  # `max_batch_size` of a server: memory is the limit
 )

@@ -43,7 +43,16 @@ def batched_tokens(device: Device) -> int:
     """vLLM's default `max_num_batched_tokens` of a server, by memory (0.32, `engine/arg_utils.py`)."""
     if device.memory_bytes >= 160 * _GIB:
         return 16_384
-    return 8192 if device.memory_bytes >= 70 * _GIB and device.name != "a100" else 2048
+    return 8192 if _is_large(device) else 2048
+
+
+def max_seqs(device: Device) -> int:
+    """vLLM's default `max_num_seqs` of a server (0.32, the same function)."""
+    return 1024 if _is_large(device) else 256
+
+
+def _is_large(device: Device) -> bool:
+    return device.memory_bytes >= 70 * _GIB and device.name != "a100"
 
 
 def rule(request: ScheduleRequest) -> DepthRule:
@@ -96,6 +105,7 @@ FORMAT = EngineFormat(
     serve=serve,
     check=check,
     batched_tokens=batched_tokens,
+    max_seqs=max_seqs,
     releases=RELEASES,
     has_plugin=True,
 )

@@ -11,6 +11,7 @@ import numpy as np
 
 from specmargin.caches import IdentityCache
 from specmargin.decisions.pricer import Pricer
+from specmargin.decisions.schedule import Schedule
 from specmargin.decisions.setting import Setting
 from specmargin.errors import CatalogError, ScenarioError, nearest_names
 from specmargin.modes import POLICIES
@@ -38,6 +39,13 @@ class PolicyChoice:
     policy: Policy
     held_depth: int | None
     sees_outcomes: bool = False  # sees outcomes instead of signals
+
+
+def scheduled(schedule: Schedule, max_batch: int) -> PolicyChoice:
+    """An engine that drafts what a schedule says; without drafts it is one without speculation."""
+    depths = np.concatenate([[0], schedule.depths_at(np.arange(1, max_batch + 1))]).astype(np.int64)
+    policy = ScheduledDepth(name="schedule", depth_by_batch=depths)
+    return PolicyChoice(name="schedule", policy=policy, held_depth=schedule.max_depth or None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

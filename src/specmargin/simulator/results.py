@@ -1,8 +1,12 @@
-"""Results of a run: latencies, goodput, tokens, time by component, cost. Tables are plain columns."""
+"""Results of a run: latencies, goodput, tokens, time by component, cost. Tables are plain columns.
+
+Rates, times and means are of the measured window; counts of requests, tokens and steps are of the whole run.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, cast
 
 import numpy as np
@@ -12,7 +16,8 @@ from specmargin.records import Rows, fields_of
 from specmargin.simulator.engine import KvBudget
 from specmargin.simulator.serving import Serving
 from specmargin.simulator.state import EngineRow, Simulation, TimeBin, Totals
-from specmargin.simulator.workload import Request
+from specmargin.simulator.window import Window, steady_window, whole_run
+from specmargin.simulator.workload import Poisson, Request
 from specmargin.step import BoolArray, FloatArray, Step
 
 _PERCENTILES = {"p50": 50, "p90": 90, "p99": 99}
@@ -56,6 +61,11 @@ class Result:
             steps=steps,
         )
 
+    @cached_property
+    def window(self) -> Window:
+        measured = steady_window if self.serving.steady else whole_run
+        return measured(self.requests, self.serving.workload, float(self.totals.clock))
+
     # --- by request ---
 
     @property
@@ -75,27 +85,81 @@ class Result:
         decoding = self.requests["finish_seconds"] - self.requests["first_token_seconds"]
         return np.asarray(np.divide(decoding, gaps, out=np.full(gaps.shape, np.nan), where=gaps > 0))
 
+    # --- in the window ---
+
     @property
     def ttft_seconds(self) -> FloatArray:
-        return self.ttft_by_request[self.finished]
+        return _finite(self.ttft_by_request[self.window.requests])
 
     @property
     def tpot_seconds(self) -> FloatArray:
-        tpot = self.tpot_by_request
-        return tpot[np.isfinite(tpot)]
+        return _finite(self.tpot_by_request[self.window.requests])
 
     @property
     def e2e_seconds(self) -> FloatArray:
-        return np.asarray(self.requests["finish_seconds"] - self.requests["arrival_seconds"])[self.finished]
+        chosen = self.window.requests
+        return _finite(self.requests["finish_seconds"][chosen] - self.requests["arrival_seconds"][chosen])
 
     def attainment(self, slo: Slo) -> float:
-        """Share of all requests that finished within the limits; refused requests count as missed."""
-        met = self.finished
+        """Share of the requests that finished within the limits; refused requests count as missed."""
+        met, chosen = self.finished, self.window.requests
         if slo.ttft_seconds is not None:
             met &= ~(self.ttft_by_request > slo.ttft_seconds)
         if slo.tpot_seconds is not None:
             met &= ~(self.tpot_by_request > slo.tpot_seconds)
-        return float(met.mean())
+        return float(met[chosen].mean())
+
+    @property
+    def goodput(self) -> float:
+        """Output tokens per second. At a constant rate: those that arrive, less those by which a queue grows."""
+        offered, window = self.serving.workload.offered_tokens_per_second, self.window
+        if not self.serving.steady:
+            return self.committed / window.seconds if self.committed else 0.0
+        if offered is None:
+            return float(self.requests["output_tokens"][window.requests].sum() / window.seconds)
+        return min(self._binned("committed") / self._binned_seconds, offered) if window.queue_grows else offered
+
+    @property
+    def queue_growth_per_second(self) -> float:
+        """Requests that arrive and are not served; 0: the engine keeps up with a constant rate."""
+        arrivals, offered = self.serving.workload.arrivals, self.serving.workload.offered_tokens_per_second
+        if offered is None or not isinstance(arrivals, Poisson) or not self.window.queue_grows:
+            return 0.0
+        return arrivals.requests_per_second * max(1.0 - self.goodput / offered, 0.0)
+
+    @property
+    def busy_goodput(self) -> float:
+        """Committed tokens per busy second of the engine: compares policies independently of the load."""
+        return self.goodput / self.busy_share if self.committed else 0.0
+
+    @property
+    def busy_share(self) -> float:
+        """Of the measured time."""
+        seconds = self._binned_seconds if self.serving.steady else self.window.seconds
+        return min(self._binned("busy_seconds") / max(seconds, 1e-12), 1.0)
+
+    @property
+    def mean_batch(self) -> float:
+        """Sequences that decode at the same time, averaged over the busy time."""
+        return self._binned("sequence_seconds") / max(self._binned("busy_seconds"), 1e-12)
+
+    @property
+    def mean_depth(self) -> float:
+        """Draft tokens verified per sequence and step, averaged over the time spent decoding."""
+        return self._binned("depth_seconds") / max(self._binned("decode_seconds"), 1e-12)
+
+    @property
+    def _window_bins(self) -> slice:
+        count = len(self.bins["committed"])
+        return self.window.bins(self.bin_seconds, count) if self.serving.steady else slice(0, count)
+
+    @property
+    def _binned_seconds(self) -> float:
+        return float(len(self.bins["committed"][self._window_bins]) * self.bin_seconds)
+
+    def _binned(self, name: str) -> float:
+        """The sum of a column of the time bins in the window."""
+        return float(self.bins[name][self._window_bins].sum())
 
     # --- over the run ---
 
@@ -113,17 +177,13 @@ class Result:
         return float(self.totals.busy)
 
     @property
-    def goodput(self) -> float:
-        return self.committed / self.span_seconds if self.committed else 0.0
-
-    @property
-    def busy_goodput(self) -> float:
-        """Committed tokens per busy second of the engine: compares policies independently of the load."""
-        return self.committed / self.busy_seconds if self.committed else 0.0
-
-    @property
     def gpu_hours(self) -> float:
         return self.span_seconds / 3600.0 * self.serving.scenario.layout.gpus
+
+    @property
+    def gpu_hours_per_million_tokens(self) -> float | None:
+        """At the measured rate; None if nothing was served."""
+        return self.serving.scenario.layout.gpus / 3600.0 * 1e6 / self.goodput if self.goodput > 0.0 else None
 
     def seconds_by_component(self) -> dict[str, float]:
         """Decoding split by the components of the price ledger in each priced cell; other kinds of time as counted."""
@@ -150,7 +210,7 @@ class Result:
 
     def summary(self, slo: Slo | None = None, gpu_hour_price: float | None = None) -> dict[str, Any]:
         """The output of `simulate --json`, and the result of a sweep's cell."""
-        totals, committed = self.totals, self.committed
+        totals = self.totals
         tokens = {name: int(getattr(totals, name)) for name in ("committed", "drafted", "verified", "accepted")}
         summary: dict[str, Any] = {
             "goodput_tokens_per_second": self.goodput,
@@ -168,6 +228,10 @@ class Result:
             "steps": int(self.engine.steps),
             "mean_draft_depth": self.mean_depth,
             "mean_batch": self.mean_batch,
+            "measured_seconds": self.window.seconds,
+            "measured_requests": self.window.requests.stop - self.window.requests.start,
+            "offered_tokens_per_second": self.serving.workload.offered_tokens_per_second,
+            "queue_growth_per_second": self.queue_growth_per_second,
             "span_seconds": self.span_seconds,
             "busy_seconds": self.busy_seconds,
             "idle_seconds": float(self.totals.idle),
@@ -175,24 +239,15 @@ class Result:
             "kv_blocks_peak": int(totals.peak_blocks),
             "decode_seconds": float(self.totals.decode),
             "gpu_hours": self.gpu_hours,
-            "gpu_hours_per_million_tokens": self.gpu_hours / committed * 1e6 if committed else None,
+            "gpu_hours_per_million_tokens": self.gpu_hours_per_million_tokens,
         }
         if slo is not None:
             summary["slo_attainment"] = self.attainment(slo)
         if gpu_hour_price is not None:
             summary["cost"] = self.gpu_hours * gpu_hour_price
-            summary["cost_per_million_tokens"] = summary["cost"] / committed * 1e6 if committed else None
+            hours = self.gpu_hours_per_million_tokens
+            summary["cost_per_million_tokens"] = None if hours is None else hours * gpu_hour_price
         return summary
-
-    @property
-    def mean_batch(self) -> float:
-        """Sequences that decode at the same time, averaged over the busy time."""
-        return float(self.bins["sequence_seconds"].sum() / max(self.busy_seconds, 1e-12))
-
-    @property
-    def mean_depth(self) -> float:
-        """Draft tokens verified per sequence and step, averaged over the time spent decoding."""
-        return float(self.bins["depth_seconds"].sum() / max(self.bins["decode_seconds"].sum(), 1e-12))
 
     def request_columns(self) -> dict[str, Any]:
         requests, names = self.requests, self.serving.bank.categories
@@ -244,6 +299,10 @@ class Result:
             medians = {"tpot_p50": float(np.median(tpot[chosen])), "ttft_p50": float(np.median(ttft[chosen]))}
             rows.append({"hour": int(hour), "requests": int(chosen.sum()), **medians})
         return rows
+
+
+def _finite(values: FloatArray) -> FloatArray:
+    return np.asarray(values[np.isfinite(values)])
 
 
 def _distribution(values: FloatArray) -> dict[str, float | None]:

@@ -9,28 +9,19 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import numpy as np
-
 from specmargin.decisions.pricer import Pricer
 from specmargin.decisions.schedule import Schedule
 from specmargin.errors import ScenarioError
-from specmargin.policies.policy import ScheduledDepth
 from specmargin.simulator.engine import EngineSettings
-from specmargin.simulator.policies import PolicyChoice
+from specmargin.simulator.policies import scheduled
 from specmargin.simulator.results import Result
 from specmargin.simulator.rounds import drawn_rounds
 from specmargin.simulator.run import simulate
 from specmargin.simulator.serving import Serving
-from specmargin.simulator.steady import Steady, steady_state, whole_run
+from specmargin.simulator.steady import Steady, run_steadily
 from specmargin.simulator.workload import ClosedLoop, Poisson, Workload, length_around
 
-_GENERATIONS = 16  # requests per user; the first quarter is left out, and the last ones
-_LEAST_REQUESTS, _LEAST_ARRIVALS = 32, 400
-# Lengths that vary need more requests: the speed-ups of four seeds differ by up to 2% with 2,048 requests, by up to 11%
-# with 16 per user. The limit of steps (about 2 µs each) is for few users with long outputs, who need fewer requests.
-_VARIED_REQUESTS, _VARIED_STEPS = 2048, 200_000
 _MUCH_PREFILL = 0.4  # share of the time from which on a verdict mentions it
-_MIN_SEQS = 256  # vLLM's default limit, raised where more users are asked for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,16 +35,12 @@ class ServiceLoad:
     range_ratio: float = 0.0  # lengths are uniform within this fraction of their means; 0: all equal
     prefix_hit: float = 0.0
     max_num_batched_tokens: int = 8192
+    max_num_seqs: int = 256  # raised where more users are asked for
     requests: int | None = None  # of a benchmark, which is judged as a whole; None: a service in steady state
 
     def __post_init__(self) -> None:
         if (self.users is None) == (self.requests_per_second is None):
             raise ScenarioError("a load is a number of concurrent users or a request rate")
-
-    @property
-    def offered_tokens_per_second(self) -> float | None:
-        """Output tokens that arrive; None: of users, who send as much as is served."""
-        return None if self.requests_per_second is None else self.requests_per_second * self.output_tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,6 +96,7 @@ class Service:
             "range_ratio": self.load.range_ratio,
             "prefix_hit": self.load.prefix_hit,
             "max_num_batched_tokens": self.load.max_num_batched_tokens,
+            "max_num_seqs": self.load.max_num_seqs,
         }
         for name, steady in (("plain", self.plain), ("speculating", self.speculating)):
             values[name] = asdict(steady) | {"tokens_per_second_per_gpu": steady.tokens_per_second / self.gpus}
@@ -126,31 +114,23 @@ class Service:
 def service(pricer: Pricer, load: ServiceLoad, schedule: Schedule, *, seed: int = 0) -> Service:
     """Simulate the load twice. `schedule` is what the engine drafts."""
     serving = _serving(pricer, load, depth=max(schedule.max_depth, 1), seed=seed)
+    choice = scheduled(schedule, serving.engine.max_num_seqs)
 
-    def judged(result: Result) -> Steady:
-        return steady_state(result, load.offered_tokens_per_second) if load.requests is None else whole_run(result)
+    def run(serving: Serving) -> list[Result]:
+        return [simulate(serving)] + ([simulate(serving, choice=choice)] if schedule.max_depth > 0 else [])
 
-    plain = speculating = judged(simulate(serving))
-    if schedule.max_depth > 0:
-        speculating = judged(simulate(serving, choice=_choice(schedule, serving.engine.max_num_seqs)))
+    results = run_steadily(serving, run) if serving.steady else run(serving)
+    plain, speculating = Steady.of(results[0]), Steady.of(results[-1])
     return Service(load=load, gpus=pricer.scenario.layout.gpus, plain=plain, speculating=speculating)
 
 
-def _requests(load: ServiceLoad) -> int:
-    """Of a closed loop in steady state."""
-    users = load.users or 1
-    least = max(_GENERATIONS * users, _LEAST_REQUESTS)
-    if load.range_ratio == 0.0:
-        return least
-    return max(least, min(_VARIED_REQUESTS, _VARIED_STEPS * users // load.output_tokens))
-
-
 def _serving(pricer: Pricer, load: ServiceLoad, *, depth: int, seed: int) -> Serving:
+    requests = load.requests or 1  # a steady run chooses its own number
     if load.users is not None:
-        arrivals: ClosedLoop | Poisson = ClosedLoop(users=load.users, requests=load.requests or _requests(load))
+        arrivals: ClosedLoop | Poisson = ClosedLoop(users=load.users, requests=requests)
     else:
         assert load.requests_per_second is not None
-        arrivals = Poisson(requests_per_second=load.requests_per_second, requests=_LEAST_ARRIVALS)
+        arrivals = Poisson(requests_per_second=load.requests_per_second, requests=requests)
     return Serving(
         pricer=pricer,
         workload=Workload(
@@ -160,16 +140,11 @@ def _serving(pricer: Pricer, load: ServiceLoad, *, depth: int, seed: int) -> Ser
         ),
         bank=drawn_rounds({"all": pricer.scenario.survival}, depth, seed=seed),
         engine=EngineSettings(
-            max_num_seqs=max(_MIN_SEQS, load.users or 0),
+            max_num_seqs=max(load.max_num_seqs, load.users or 0),
             max_num_batched_tokens=load.max_num_batched_tokens,
             prefix_hit=load.prefix_hit,
         ),
         max_depth=depth,
         seed=seed,
+        steady=load.requests is None,
     )
-
-
-def _choice(schedule: Schedule, max_batch: int) -> PolicyChoice:
-    depths = np.concatenate([[0], schedule.depths_at(np.arange(1, max_batch + 1))]).astype(np.int64)
-    policy = ScheduledDepth(name="setting", depth_by_batch=depths)
-    return PolicyChoice(name="setting", policy=policy, held_depth=schedule.max_depth)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from specmargin.decisions.pricer import Pricer
 from specmargin.decisions.scenario import Scenario
@@ -23,6 +23,7 @@ class Serving:
     max_depth: int = 4
     seed: int = 0
     category_routing: tuple[RoutingProfile, ...] = ()
+    steady: bool = False  # measured between ramp and drain, as a service; False: as a whole, as benchmarks report
     compiled: bool = True  # False: every policy decides in Python
 
     def __post_init__(self) -> None:
@@ -40,6 +41,9 @@ class Serving:
         limit = self.scenario.drafter.max_depth
         if limit is not None and self.max_depth > limit:
             raise ScenarioError(f"drafter {self.scenario.drafter.name} drafts at most {limit} tokens")
+
+    def with_requests(self, requests: int) -> Serving:
+        return replace(self, workload=self.workload.with_requests(requests))
 
     @property
     def scenario(self) -> Scenario:

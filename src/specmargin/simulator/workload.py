@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import assert_never
 
 import numpy as np
@@ -76,10 +76,36 @@ def draw_lengths(length: Length, count: int, generator: np.random.Generator) -> 
         case LognormalLength():
             drawn = np.round(np.exp(generator.normal(length.ln_mean, length.ln_sd, count)))
             return np.clip(drawn, length.least, length.most).astype(np.int64)
-        case UniformLength():
-            return generator.integers(length.least, length.most + 1, count)
+        case UniformLength():  # every quantile once, in random order, so that the mean is that of the range
+            quantile = (generator.permutation(count) + 0.5) / count
+            return length.least + (quantile * (length.most + 1 - length.least)).astype(np.int64)
         case _:
             assert_never(length)
+
+
+def mean_tokens(length: Length) -> float:
+    match length:
+        case FixedLength():
+            return float(length.tokens)
+        case UniformLength():
+            return (length.least + length.most) / 2.0
+        case LognormalLength():
+            return _clipped_mean(length)
+        case _:
+            assert_never(length)
+
+
+def _clipped_mean(length: LognormalLength) -> float:
+    """Of a lognormal that is clipped at both ends."""
+    if length.ln_sd == 0.0 or length.least == length.most:
+        return float(min(max(math.exp(min(length.ln_mean, 700.0)), length.least), length.most))
+
+    def below(tokens: int, shift: float) -> float:
+        return 0.5 + 0.5 * math.erf((math.log(tokens) - length.ln_mean - shift) / (length.ln_sd * math.sqrt(2.0)))
+
+    between = below(length.most, length.ln_sd**2) - below(length.least, length.ln_sd**2)
+    whole = math.exp(min(length.ln_mean + length.ln_sd**2 / 2.0, 700.0))
+    return length.least * below(length.least, 0.0) + length.most * (1.0 - below(length.most, 0.0)) + whole * between
 
 
 # --- arrivals ---
@@ -99,7 +125,10 @@ class ClosedLoop:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Poisson:
-    """Poisson arrivals, in bursts of `burst` requests at the same mean rate."""
+    """Poisson arrivals, in bursts of `burst` requests at the same mean rate.
+
+    As many as asked for arrive within `requests / requests_per_second`: the rate of a run does not differ by chance.
+    """
 
     requests_per_second: float
     requests: int
@@ -197,6 +226,24 @@ class Workload:
         """Of a closed loop; 0: open loop."""
         return self.arrivals.users if isinstance(self.arrivals, ClosedLoop) else 0
 
+    @property
+    def offered_tokens_per_second(self) -> float | None:
+        """Output tokens that arrive at a constant rate; None: users send as much as is served, other rates change."""
+        rate = self.arrivals.requests_per_second if isinstance(self.arrivals, Poisson) else None
+        return None if rate is None else rate * self.mean_output
+
+    @property
+    def mean_output(self) -> float:
+        """Output tokens per request, as described; a trace has its own."""
+        tokens = sum(each.weight * mean_tokens(each.output or self.output) for each in self.categories)
+        return tokens / sum(each.weight for each in self.categories)
+
+    def with_requests(self, requests: int) -> Workload:
+        """More or fewer requests of the same closed loop or rate."""
+        if not isinstance(self.arrivals, ClosedLoop | Poisson):
+            raise ScenarioError("a trace or a schedule of rates has its own number of requests")
+        return replace(self, arrivals=replace(self.arrivals, requests=requests))
+
 
 class Request:
     """One request: as it is drawn, and what the engine makes of it. A row, as a step reads most fields together."""
@@ -253,8 +300,9 @@ def _arrivals(arrivals: Arrivals, generator: np.random.Generator) -> FloatArray:
             return arrival_seconds
         case Poisson():
             bursts = -(-arrivals.requests // arrivals.burst)
-            gaps = generator.exponential(arrivals.burst / arrivals.requests_per_second, bursts)
-            return np.repeat(np.cumsum(gaps), arrivals.burst)[: arrivals.requests]
+            moments = np.cumsum(generator.exponential(1.0, bursts + 1))
+            moments *= bursts * arrivals.burst / arrivals.requests_per_second / moments[-1]
+            return np.repeat(moments[:-1], arrivals.burst)[: arrivals.requests]
         case RateSchedule():
             return _scheduled(arrivals, generator)
         case Trace():

@@ -241,6 +241,7 @@ def service_load(request: PlanRequest, scenario: Scenario) -> ServiceLoad | None
     with needs_extra("simulate"):
         from specmargin.simulator.service import ServiceLoad
 
+    engine = find_engine(scenario.engine)
     return ServiceLoad(
         prompt_tokens=request.isl,
         output_tokens=request.osl,
@@ -248,8 +249,8 @@ def service_load(request: PlanRequest, scenario: Scenario) -> ServiceLoad | None
         requests_per_second=request.qps,
         range_ratio=request.range_ratio,
         prefix_hit=request.prefix_hit,
-        max_num_batched_tokens=request.max_num_batched_tokens
-        or find_engine(scenario.engine).batched_tokens(scenario.device),
+        max_num_batched_tokens=request.max_num_batched_tokens or engine.batched_tokens(scenario.device),
+        max_num_seqs=engine.max_seqs(scenario.device),
     )
 
 

@@ -13,7 +13,7 @@ from specmargin.verbs.plan.comparison import Compared, compared_blocks
 from specmargin.verbs.plan.details import details
 from specmargin.verbs.plan.drafter_plan import DrafterPlan, Settled
 from specmargin.verbs.plan.values import answer_text
-from specmargin.words import duration
+from specmargin.words import duration, queue_text
 
 if TYPE_CHECKING:
     from specmargin.simulator.service import Service
@@ -177,6 +177,9 @@ def _service(
     )
     yield dim("means, including prefill and queueing; ms/token: after the first token;")
     yield dim("batch: sequences that decode at once (the rows below); prefill: share of time")
+    for name, steady in sides.items():
+        if steady.queue_growth_per_second:
+            yield from map(Line, queue_text(name, steady.queue_growth_per_second, steady.tokens_per_second))
     if tpot_target_seconds is not None:
         yield Line(_target(service, tpot_target_seconds))
     yield GAP
@@ -205,7 +208,7 @@ def _service_cells(steady: Steady, service: Service, price: float | None) -> lis
         f"{steady.tokens_per_second:,.0f}",
         f"{steady.tokens_per_second / service.gpus:,.0f}",
         "" if steady.tpot_seconds is None else f"{steady.tpot_seconds * 1e3:.2f}",
-        duration(steady.ttft_seconds),
+        "grows" if steady.queue_growth_per_second else duration(steady.ttft_seconds),
         f"{steady.sequences:.0f}",
         f"{steady.depth:.1f}",
         f"{steady.prefill_share:.0%}",
@@ -218,7 +221,8 @@ def _settled(settled: Settled) -> Iterator[Block]:
     tokens, target = f"{load.prompt_tokens} + {load.output_tokens} tokens", load.tpot_target_seconds
     yield bold(f"{load.requests_per_second:g} requests/s of {tokens} (times include prefill of other requests)")
     rows = []
-    for name, point in (("no speculation", settled.no_spec), ("with these flags", settled.speculating)):
+    sides = {"no speculation": settled.no_spec, "with these flags": settled.speculating}
+    for name, point in sides.items():
         cells = [name, str(point.batch), str(point.depth), f"{point.tpot_seconds * 1e3:.2f}"]
         cells.append(f"{point.prefill_share:.0%}")
         if target is not None:
@@ -226,6 +230,9 @@ def _settled(settled: Settled) -> Iterator[Block]:
         rows.append(cells)
     columns = [*left(""), *right("batch", "draft", "ms/token", "prefill"), *left(*(["target"] if target else []))]
     yield Table(columns=columns, rows=rows)
+    for name, point in sides.items():
+        if not point.keeps_up:
+            yield Line(f"{name}: more arrives than is served, {point.capacity_requests_per_second:.3g} requests/s")
     yield GAP
 
 

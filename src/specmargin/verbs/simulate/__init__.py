@@ -14,25 +14,27 @@ Examples:
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
 from pydantic import Field
 
 from specmargin.answers.answer import Answer
-from specmargin.answers.blocks import GAP, Block, Table, bold, dim, left, right, sourced
+from specmargin.answers.blocks import GAP, Block, Line, Table, bold, dim, left, right, sourced
 from specmargin.answers.outputs_schema import FILE, ChartOutputs, Outputs
 from specmargin.answers.verb import Progress, silent, verb
 from specmargin.errors import ScenarioError, needs_extra
 from specmargin.files import check_table, write_columns
 from specmargin.verbs.simulate.request_schema import SimulateRequest, completed
-from specmargin.words import duration
+from specmargin.words import duration, queue_text
 
 if TYPE_CHECKING:
     from specmargin.decisions.scenario import Scenario
     from specmargin.show.figures.figure import Chart
+    from specmargin.simulator.policies import PolicyChoice
     from specmargin.simulator.results import Result
+    from specmargin.simulator.serving import Serving
 
 _HOURS = 3  # shortest run whose figure compares policies by hour
 _ASSUMED = "assumed: the vLLM V1 scheduler; no prefix cache; one round per step"
@@ -85,16 +87,18 @@ def simulate(
         raise ScenarioError("--save-requests and --save-steps need a single policy: name one with --policy")
     with needs_extra("simulate"):
         from specmargin.simulator import run
-        from specmargin.verbs.simulate.serving import serving_of, slo_of
+        from specmargin.verbs.simulate.serving import run_policies, serving_of, slo_of
 
     serving = serving_of(request, folder)
     for name in names:
         run.check(serving, name)
-    results = []
-    for name in names:
-        with progress(name, serving.workload.arrivals.requests) as advance:
-            log_steps = outputs.save_steps is not None
-            results.append(run.simulate(replace(serving, policy=name), log_steps=log_steps, advance=advance))
+    log_steps = outputs.save_steps is not None
+
+    def run_one(serving: Serving, choice: PolicyChoice | None) -> Result:
+        with progress(serving.policy, serving.workload.arrivals.requests) as advance:
+            return run.simulate(serving, choice=choice, log_steps=log_steps, advance=advance)
+
+    results = run_policies(request, folder, serving, run_one)
     rows = tuple(
         {"policy": result.serving.policy}
         | result.summary(slo_of(request), request.gpu_hour_price)
@@ -134,6 +138,10 @@ class SimulateAnswer(Answer[SimulateRequest]):
         refused = f", {rows[0]['refused']:,} refused (would never fit)" if rows[0]["refused"] else ""
         if len(rows) == 1:
             return f"{served}{refused}, {rows[0]['committed']:,} tokens in {duration(rows[0]['span_seconds'])}."
+        times = [row["tpot_seconds"]["mean"] for row in rows]
+        if self.results[0].serving.steady and rows[0]["offered_tokens_per_second"] is not None and None not in times:
+            least, name = min(zip(times, (row["policy"] for row in rows), strict=True))
+            return f"{served}{refused}; shortest time per token: {name}, {_milliseconds(least)} ms."
         best = max(rows, key=lambda row: float(row["busy_tokens_per_second"]))
         rate = best["busy_tokens_per_second"]
         return f"{served}{refused}; highest throughput while busy: {best['policy']}, {rate:,.0f} tokens/s."
@@ -169,12 +177,30 @@ class SimulateAnswer(Answer[SimulateRequest]):
         yield bold(self.verdict)
         yield GAP
         yield self._speeds()
+        yield dim(self._measured)
+        for row in self.policies:
+            if row["queue_growth_per_second"]:
+                yield from map(
+                    Line, queue_text(row["policy"], row["queue_growth_per_second"], row["goodput_tokens_per_second"])
+                )
         yield GAP
         yield self._busy_time()
         yield GAP
         yield from sourced({name: source for name, source in serving.pricer.sources.items() if name != "acceptance"})
         yield dim(f"  rounds: {serving.bank.source}")
         yield dim(f"  engine: {_ASSUMED}")
+
+    @property
+    def _measured(self) -> str:
+        row = self.policies[0]
+        if self.results[0].serving.steady:
+            return f"measured between ramp and drain: {row['measured_requests']:,} of {row['requests']:,} requests"
+        return "measured as a whole, with ramp and drain"
+
+    def resolved(self) -> dict[str, Any]:
+        """Defaults that depend on the engine."""
+        serving = self.results[0].serving
+        return {name: getattr(serving.engine, name) for name in ("max_num_seqs", "max_num_batched_tokens")}
 
     def _speeds(self) -> Table:
         slo, price = "slo_attainment" in self.policies[0], self.request.gpu_hour_price is not None

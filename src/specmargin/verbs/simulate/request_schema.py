@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import BeforeValidator, Field, model_serializer, model_validator
 
@@ -27,6 +27,10 @@ from specmargin.files import read_toml
 from specmargin.limits import MAX_BATCH, MAX_DEPTH
 from specmargin.modes import POLICIES
 from specmargin.schema import StrictModel
+from specmargin.verbs.plan.request_schema import RANGE_RATIO, RangeField
+
+if TYPE_CHECKING:
+    from specmargin.simulator.workload import Length
 
 _MAX_REQUESTS = 10_000_000
 _LARGEST_LN = 17.0  # of a length: e^17 is more than MAX_CONTEXT tokens
@@ -51,6 +55,21 @@ class LengthTable(StrictModel):
         if (self.tokens is not None) + lognormal + uniform != 1:
             raise ValueError("a length is a number, {ln_mean, ln_sd} or {least, most}")
         return self
+
+    def length(self, range_ratio: float) -> Length:
+        """What is drawn: around a number within `range_ratio`, otherwise as the table says."""
+        from specmargin.simulator.workload import (
+            LognormalLength,
+            UniformLength,
+            length_around,
+        )
+
+        if self.tokens is not None:
+            return length_around(self.tokens, range_ratio)
+        if self.ln_mean is not None and self.ln_sd is not None:
+            most = 131_072 if self.most is None else self.most
+            return LognormalLength(ln_mean=self.ln_mean, ln_sd=self.ln_sd, least=self.least or 1, most=most)
+        return UniformLength(least=self.least or 1, most=self.most or 1)
 
     @model_serializer
     def _plain(self) -> int | dict[str, Any]:
@@ -111,7 +130,16 @@ class SimulateRequest(ScenarioRequest):
         tuple[float, ...] | None, Field(description="Hours from 0 on, between which the rate is interpolated."), KEY
     ] = None
     hourly_qps: Annotated[tuple[float, ...] | None, Field(description="Requests per second at each hour."), KEY] = None
-    requests: Annotated[int, Field(ge=1, le=_MAX_REQUESTS, description="Number of requests."), LOAD.as_("N")] = 400
+    requests: Annotated[
+        int | None,
+        Field(
+            ge=1,
+            le=_MAX_REQUESTS,
+            description="A benchmark of this many requests, measured with its ramp and drain, as `vllm bench serve` "
+            "does. Without it: a service in its steady state.",
+        ),
+        LOAD.as_("N", "as many as a steady state takes"),
+    ] = None
     burst: Annotated[
         int, Field(ge=1, le=_MAX_REQUESTS, description="Requests per arrival, at the same mean rate."), LOAD.as_("N")
     ] = 1
@@ -121,6 +149,7 @@ class SimulateRequest(ScenarioRequest):
     osl: Annotated[
         LengthTable, LENGTH, Field(description="Output tokens per request: 200, 1k."), LOAD.as_("TOKENS", "200").needed
     ] = LengthTable(tokens=200)
+    range_ratio: RangeField = RANGE_RATIO
     categories: Annotated[tuple[CategoryTable, ...], Field(description="Kinds of requests."), KEY] = ()
     bank: Annotated[
         str | None,
@@ -133,14 +162,16 @@ class SimulateRequest(ScenarioRequest):
         QUESTION.as_("N"),
     ] = DEFAULT_DEPTH
     max_num_seqs: Annotated[
-        int, Field(ge=1, le=MAX_BATCH, description="Maximum sequences per step, as in vLLM."), PRICES.as_("N")
-    ] = 256
+        int | None,
+        Field(ge=1, le=MAX_BATCH, description="Maximum sequences per step, as in vLLM."),
+        PRICES.as_("N", "the engine's on this GPU, or --concurrency if that is more"),
+    ] = None
     max_num_batched_tokens: Annotated[
-        int,
+        int | None,
         Field(ge=1, le=MAX_CONTEXT, description="Maximum tokens per step, as in vLLM: 8192, 16k."),
         NUMBER,
-        PRICES.as_("N"),
-    ] = 8192
+        PRICES.as_("N", "the engine's on this GPU"),
+    ] = None
     ttft_slo: Annotated[
         float | None, Field(gt=0, lt=1e9, description="Target for the time to first token, in ms."), QUESTION.as_("MS")
     ] = None
@@ -165,7 +196,14 @@ class SimulateRequest(ScenarioRequest):
             )
         if (self.hours is None) != (self.hourly_qps is None):
             raise ScenarioError(f"{where}hours and hourly_qps go together: requests per second at each hour")
-        return self
+        return self if "context" in self.model_fields_set or self.trace is not None else self._at_mean_context()
+
+    def _at_mean_context(self) -> SimulateRequest:
+        """With the context of its requests, as `plan` has it under a load."""
+        from specmargin.simulator.workload import mean_tokens
+
+        isl, osl = (mean_tokens(each.length(self.range_ratio)) for each in (self.isl, self.osl))
+        return self.model_copy(update={"context": max(round(isl + osl / 2.0), 1)})
 
 
 def completed(request: SimulateRequest) -> tuple[SimulateRequest, Path]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -17,28 +18,30 @@ from specmargin.catalog.drafters import DraftChoice, find_acceptance
 from specmargin.catalog.routing_profiles import find_routing
 from specmargin.decisions.pricer import Pricer
 from specmargin.decisions.scenario import Scenario
+from specmargin.decisions.schedule import Schedule
 from specmargin.errors import ScenarioError, nearest_names
+from specmargin.formats import find_engine
 from specmargin.limits import MAX_DEPTH
 from specmargin.policies.study.ladder import Contest
 from specmargin.simulator.engine import EngineSettings
-from specmargin.simulator.results import Slo
+from specmargin.simulator.policies import PolicyChoice, scheduled
+from specmargin.simulator.results import Result, Slo
 from specmargin.simulator.rounds import RoundBank, captured_rounds, drawn_rounds
 from specmargin.simulator.run import simulate
 from specmargin.simulator.serving import Serving
+from specmargin.simulator.steady import run_steadily
 from specmargin.simulator.traces import read_trace
 from specmargin.simulator.workload import (
     Arrivals,
     Category,
     ClosedLoop,
-    FixedLength,
-    Length,
-    LognormalLength,
     Poisson,
     RateSchedule,
-    UniformLength,
     Workload,
 )
-from specmargin.verbs.simulate.request_schema import LengthTable, SimulateRequest
+from specmargin.verbs.plan.drafter_plan import drafter_plans
+from specmargin.verbs.plan.request_schema import PlanRequest
+from specmargin.verbs.simulate.request_schema import SimulateRequest
 
 
 def serving_of(request: SimulateRequest, folder: Path) -> Serving:
@@ -53,17 +56,61 @@ def serving_of(request: SimulateRequest, folder: Path) -> Serving:
         workload=_workload(request, folder),
         bank=_rounds(request, choice, scenario, depth, folder),
         policy=request.policy,
-        engine=EngineSettings(max_num_seqs=request.max_num_seqs, max_num_batched_tokens=request.max_num_batched_tokens),
+        engine=_engine(request, scenario),
         max_depth=depth,
         seed=request.seed,
         category_routing=routing,
+        steady=request.requests is None and (request.qps is not None or request.concurrency is not None),
     )
+
+
+def _engine(request: SimulateRequest, scenario: Scenario) -> EngineSettings:
+    """Limits that are not given are the engine's own on this device."""
+    engine, device = find_engine(scenario.engine), scenario.device
+    return EngineSettings(
+        max_num_seqs=request.max_num_seqs or max(engine.max_seqs(device), request.concurrency or 0),
+        max_num_batched_tokens=request.max_num_batched_tokens or engine.batched_tokens(device),
+    )
+
+
+RunOne = Callable[[Serving, PolicyChoice | None], Result]
+
+
+def run_policies(request: SimulateRequest, folder: Path, serving: Serving, run: RunOne) -> list[Result]:
+    """One result per policy, on the same requests: as many as asked for, or as a steady state takes."""
+    names, choices = request.policy.split(","), dict[str, PolicyChoice]()
+    if "schedule" in names:
+        choices["schedule"] = scheduled(_planned(request, folder), serving.engine.max_num_seqs)
+
+    def every(serving: Serving) -> list[Result]:
+        return [run(replace(serving, policy=name), choices.get(name)) for name in names]
+
+    return list(run_steadily(serving, every)) if serving.steady else every(serving)
+
+
+def _planned(request: SimulateRequest, folder: Path) -> Schedule:
+    """The depth by batch that `plan` prints for this scenario, under the load if its requests are of one kind."""
+    fields = ScenarioRequest.model_fields.keys() & request.model_fields_set - {"context"}
+    asked: dict[str, Any] = {name: getattr(request, name) for name in fields} | {"depth": request.depth}
+    if request.acceptance is not None and (folder / request.acceptance).exists():
+        asked["acceptance"] = str(folder / request.acceptance)
+    lengths = {"isl": request.isl.tokens, "osl": request.osl.tokens}
+    alike = None not in lengths.values() and not request.categories
+    if alike and (request.qps is not None or request.concurrency is not None):
+        asked |= lengths | {"qps": request.qps, "concurrency": request.concurrency, "range_ratio": request.range_ratio}
+        tokens = request.max_num_batched_tokens
+        asked |= {} if tokens is None else {"max_num_batched_tokens": max(tokens, 64)}
+    else:
+        asked["context"] = request.context
+    return drafter_plans(read_request(PlanRequest, asked))[0].config.schedule
 
 
 def run_cell(described: dict[str, Any], folder: str) -> dict[str, Any]:
     """The summary of one cell of a sweep, in any process. The sweep records input errors as results."""
     request = read_request(SimulateRequest, described, source="cell")
-    return simulate(serving_of(request, Path(folder))).summary(slo_of(request), request.gpu_hour_price)
+    serving = serving_of(request, Path(folder))
+    (result,) = run_policies(request, Path(folder), serving, lambda each, choice: simulate(each, choice=choice))
+    return result.summary(slo_of(request), request.gpu_hour_price)
 
 
 def slo_of(request: SimulateRequest) -> Slo | None:
@@ -84,15 +131,15 @@ def _workload(request: SimulateRequest, folder: Path) -> Workload:
         Category(
             name=category.name,
             weight=category.weight,
-            prompt=None if category.isl is None else _length(category.isl),
-            output=None if category.osl is None else _length(category.osl),
+            prompt=None if category.isl is None else category.isl.length(request.range_ratio),
+            output=None if category.osl is None else category.osl.length(request.range_ratio),
         )
         for category in request.categories
     )
     return Workload(
         arrivals=_arrivals(request, folder),
-        prompt=_length(request.isl),
-        output=_length(request.osl),
+        prompt=request.isl.length(request.range_ratio),
+        output=request.osl.length(request.range_ratio),
         categories=categories or (Category(name="all"),),
     )
 
@@ -102,18 +149,10 @@ def _arrivals(request: SimulateRequest, folder: Path) -> Arrivals:
         return read_trace(folder / request.trace)
     if request.hours is not None:
         return RateSchedule(hours=request.hours, requests_per_second=request.hourly_qps or ())
+    requests = request.requests or 1  # a steady run chooses its own number
     if request.concurrency is not None:
-        return ClosedLoop(users=request.concurrency, requests=request.requests)
-    return Poisson(requests_per_second=request.qps or 0.0, requests=request.requests, burst=request.burst)
-
-
-def _length(table: LengthTable) -> Length:
-    if table.tokens is not None:
-        return FixedLength(tokens=table.tokens)
-    if table.ln_mean is not None and table.ln_sd is not None:
-        most = 131_072 if table.most is None else table.most
-        return LognormalLength(ln_mean=table.ln_mean, ln_sd=table.ln_sd, least=table.least or 1, most=most)
-    return UniformLength(least=table.least or 1, most=table.most or 1)
+        return ClosedLoop(users=request.concurrency, requests=requests)
+    return Poisson(requests_per_second=request.qps or 0.0, requests=requests, burst=request.burst)
 
 
 # --- prices and rounds ---
