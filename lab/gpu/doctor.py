@@ -153,13 +153,13 @@ PHASES: dict[str, tuple[Subject, ...]] = {
 # What the rehearsal changes: a model of 4 layers that a CPU runs, with the same flags where it has them.
 _SMALL = {"hidden_size": 256, "num_hidden_layers": 4, "num_experts": 8, "num_experts_per_tok": 2, "vocab_size": 4096}
 _SMALL |= {"moe_intermediate_size": 64, "intermediate_size": 256, "num_attention_heads": 4, "num_key_value_heads": 2}
-_SMALL |= {"head_dim": 64, "max_position_embeddings": 4096}
+_SMALL |= {"head_dim": 64, "max_position_embeddings": 4096, "n_routed_experts": 8, "q_lora_rank": 64}
 
 
 def arguments(subject: Subject, folder: Path, *, small: bool) -> dict[str, Any]:
     model, head = model_folder(folder, MODEL, None), head_folder(folder, MODEL, None)
     if small:
-        _shrink(Path(model), Path(head))
+        shrink(Path(model), Path(head))
     speculative = {
         "method": "eagle3",
         "model": head,
@@ -190,11 +190,11 @@ def arguments(subject: Subject, folder: Path, *, small: bool) -> dict[str, Any]:
     return given | subject.engine
 
 
-def _shrink(model: Path, head: Path) -> None:
-    for path in (model, head):
+def shrink(model: Path, *heads: Path) -> None:
+    for path in (model, *heads):
         config = json.loads((path / "config.json").read_text())
         small = {name: value for name, value in _SMALL.items() if name in config}
-        if path == head:
+        if path in heads:
             small |= {"num_hidden_layers": 1, "draft_vocab_size": 4096}
             small["eagle_config"] = config["eagle_config"] | {"eagle_aux_hidden_state_layer_ids": [0, 2, 3]}
         (path / "config.json").write_text(json.dumps(config | small))

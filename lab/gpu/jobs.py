@@ -54,6 +54,7 @@ _QWEN3 = {
     "attention_bias": False,
 }
 EXTRA_CONFIG |= {"qwen3-14b": _QWEN3, "qwen3-0.6b": _QWEN3}
+EXTRA_CONFIG |= {"glm-4.7-flash": {"architectures": ["Glm4MoeLiteForCausalLM"]}}
 # EAGLE-3 heads as published for these models: one Llama layer, a draft vocabulary of 32,000.
 HEADS = {
     "qwen3-30b-a3b": {"hidden_size": 2048, "intermediate_size": 12288, "num_attention_heads": 32, "head_dim": 128},
@@ -64,6 +65,7 @@ VOCABULARY = {
     "llama-3.1-8b": 128_256,
     "qwen3.6-35b-a3b": 248_320,
     "qwen3-14b": 151_936,
+    "glm-4.7-flash": 154_880,
 }
 DEPTHS = [0, 1, 2, 3, 5, 7]
 BATCHES = [1, 4, 16, 64, 128, 256]
@@ -281,7 +283,7 @@ def _precision_phases(folder: Path, layers: int | None) -> list[dict[str, Any]]:
         plain: dict[str, Any] = {"depths": [0], "speculative": False, "layers": layers, "environment": UNIFORM}
         batches = [1, 8, 32, 64, 256]
         made = job(folder, f"moe-{precision}", "qwen3-30b-a3b", kv_gigabytes=13, batches=batches, **plain)
-        made["engine"]["model"] = _quantized(folder, precision, layers)
+        made["engine"]["model"] = quantized(folder, precision, layers)
         made["engine"]["compilation_config"]["cudagraph_capture_sizes"] = [1, 8, 32, 64, 256, 512]
         return made | changes
 
@@ -321,14 +323,14 @@ def _draft_model(folder: Path, layers: int | None, *, speculative: bool) -> dict
     return made | {"speculative": speculative, "depths": depths, "graph_modes": [""], "prompts": PROMPT_LENGTHS}
 
 
-def _quantized(folder: Path, precision: str, layers: int | None) -> str:
-    path = Path(model_folder(folder, "qwen3-30b-a3b", layers))
+def quantized(folder: Path, precision: str, layers: int | None, model: str = "qwen3-30b-a3b") -> str:
+    path = Path(model_folder(folder, model, layers))
     config = json.loads((path / "config.json").read_text())
     if QUANTIZATIONS[precision]:
         gates = [f"model.layers.{layer}.mlp.gate" for layer in range(config["num_hidden_layers"])]
         ignored = {"ignored_layers": ["lm_head", *gates], "modules_to_not_convert": ["lm_head", *gates]}
         config["quantization_config"] = QUANTIZATIONS[precision] | ignored
-    return _written(path.with_name(f"qwen3-30b-a3b-{precision}"), config)
+    return _written(path.with_name(f"{model}-{precision}"), config)
 
 
 def _phase(*jobs: dict[str, Any]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lab import CATALOG
+from lab.live.word_tokenizer import write_tokenizer
 
 if TYPE_CHECKING:
     from torch import Generator, Tensor
@@ -165,15 +166,4 @@ def _write_model(folder: Path, config: dict[str, Any], weights: Weights, archite
     (folder / "config.json").write_text(json.dumps({"architectures": [architecture]} | described | config, indent=1))
     rounded = {name: weight.to(torch.bfloat16).contiguous() for name, weight in weights.items()}
     save_file(rounded, folder / "model.safetensors", metadata={"format": "pt"})
-    _write_tokenizer(folder, config["vocab_size"])
-
-
-def _write_tokenizer(folder: Path, vocabulary: int) -> None:
-    from tokenizers import Tokenizer, models, pre_tokenizers  # noqa: PLC0415
-
-    tokenizer = Tokenizer(models.WordLevel({f"w{i}": i for i in range(vocabulary)}, unk_token="w1"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    tokenizer.save(str(folder / "tokenizer.json"))
-    (folder / "tokenizer_config.json").write_text(
-        json.dumps({"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "w0", "unk_token": "w1"})
-    )
+    write_tokenizer(folder, config["vocab_size"])

@@ -37,6 +37,7 @@ def start(arguments: Mapping[str, Any], *, folder: Path, environment: Mapping[st
             command,
             cwd=folder,
             env={**os.environ, **environment},
+            stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=out,
             text=True,

@@ -1,0 +1,211 @@
+"""The cells of `served.py`: servers, and arrivals and lengths of every request, drawn beforehand from a seed.
+
+    python -m lab.gpu.served_jobs JOBS.json [--small]     --small: short prompts at low rates, to rehearse on a CPU
+
+Rates are shares of the load at which `simulate` predicts that an engine without speculation is saturated, with bundled
+prices. A trace begins with the requests that would be under way at that rate, as prompts with the tokens that they have
+and outputs with those that are left, so that the batch is of its usual size from the ramp on.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from specmargin.simulator.engine import EngineSettings
+from specmargin.simulator.results import Result
+from specmargin.simulator.run import simulate
+from specmargin.simulator.serving import Serving
+from specmargin.verbs.simulate.request_schema import SimulateRequest
+from specmargin.verbs.simulate.serving import serving_of
+
+BLOCK_TOKENS = 16
+MAX_SEQUENCES, BATCHED_TOKENS, MODEL_LENGTH = 256, 8192, 8448
+RAMP_SECONDS, WINDOW_SECONDS = 10.0, 40.0
+SHARES = (85, 30, 60)  # percent of saturation, by importance
+SPREAD = 0.5  # lengths are uniform within this share of their means
+_OVERLOAD, _REQUESTS = 200.0, 1500
+_JOINING = 0.6  # share of the ramp in which the requests under way arrive
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Model:
+    """A model of the catalog and its drafter. `rates`: synthetic acceptance, unconditional, by position."""
+
+    model: str
+    weights: str | None
+    drafter: str
+    rates: tuple[float, ...]
+    kv_bytes: float  # of an engine's KV cache
+
+    @property
+    def depth(self) -> int:
+        return len(self.rates)
+
+
+# The servers of both models run side by side in 139 GiB. With GLM in bf16 there would be room for 20 sequences of code;
+# in FP8 (by blocks, as it is published) the weights of both take 93 GB, the engines themselves about 11.
+MODELS = {
+    "qwen": Model(
+        model="qwen3-30b-a3b", weights=None, drafter="eagle3", rates=(0.72, 0.52, 0.38, 0.28, 0.2), kv_bytes=30e9
+    ),
+    "glm": Model(
+        model="glm-4.7-flash", weights="fp8-block", drafter="mtp", rates=(0.82, 0.66, 0.52, 0.4, 0.3), kv_bytes=12e9
+    ),
+}
+MIXES = {"chat": (1024, 300), "code": (4096, 1024)}  # mean tokens of prompt and output
+
+
+def request_of(model: Model, mix: tuple[int, int], **given: Any) -> SimulateRequest:
+    """As `simulate` takes it: bundled prices, uniform routing, the run's acceptance."""
+    prompt, output = mix
+    described: dict[str, Any] = {
+        "model": model.model,
+        "gpu": "h200",
+        "engine": "vllm",
+        "weights": model.weights,
+        "drafter": model.drafter,
+        "acceptance": ",".join(map(str, model.rates)),
+        "routing": "uniform",
+        "depth": model.depth,
+        "context": prompt + output // 2,
+        "isl": _around(prompt),
+        "osl": _around(output),
+        "requests": _REQUESTS,
+        "max_num_seqs": MAX_SEQUENCES,
+        "max_num_batched_tokens": BATCHED_TOKENS,
+        "policy": "none",
+    }
+    return SimulateRequest(**described | given)
+
+
+def _around(tokens: int) -> dict[str, int]:
+    return {"least": round(tokens * (1.0 - SPREAD)), "most": round(tokens * (1.0 + SPREAD))}
+
+
+def _limited(serving: Serving, kv_bytes: float) -> Serving:
+    token_bytes = serving.pricer.sequence_bytes(None, 1 << 20) / (1 << 20)
+    blocks = int(kv_bytes / token_bytes / BLOCK_TOKENS)
+    return replace(serving, engine=replace(serving.engine, kv_blocks=blocks))
+
+
+def saturation(model: Model, mix: tuple[int, int]) -> float:
+    """Requests per second that an engine without speculation finishes when far more arrive."""
+    serving = _limited(serving_of(request_of(model, mix, qps=_OVERLOAD), Path()), model.kv_bytes)
+    finished = np.sort(simulate(serving).requests["finish_seconds"])
+    first, last = int(0.25 * finished.size), int(0.75 * finished.size)
+    return float((last - first) / (finished[last] - finished[first]))
+
+
+def _under_way(model: Model, mix: tuple[int, int], rate: float) -> float:
+    """Requests in the engine at this rate, by Little's law, without speculation."""
+    serving = _limited(serving_of(request_of(model, mix, qps=rate, requests=600), Path()), model.kv_bytes)
+    result: Result = simulate(serving)
+    return rate * float(np.mean(result.e2e_seconds[150:450]))
+
+
+def trace(mix: tuple[int, int], rate: float, under_way: int, seed: int) -> dict[str, list[Any]]:
+    """Columns in order of arrival; the first request arrives at 0."""
+    drawn = np.random.default_rng([seed, 32])
+    prompt, output = (_around(tokens) for tokens in mix)
+    joining = np.sort(drawn.uniform(0.0, _JOINING * RAMP_SECONDS, under_way))
+    # Of the requests under way at some moment, longer ones are more: lengths are drawn in proportion to themselves.
+    lengths = drawn.integers(output["least"], output["most"] + 1, 8 * under_way + 8)
+    lengths = lengths[drawn.random(lengths.size) < lengths / output["most"]][:under_way]
+    past = np.minimum((drawn.random(lengths.size) * lengths).astype(int), lengths - 1)
+    first = np.stack(
+        [joining[: lengths.size], drawn.integers(prompt["least"], prompt["most"] + 1, lengths.size) + past]
+    )
+    count = int(3 * rate * (RAMP_SECONDS + WINDOW_SECONDS)) + 16
+    arriving = np.cumsum(drawn.exponential(1.0 / rate, count))
+    arriving = arriving[arriving < RAMP_SECONDS + WINDOW_SECONDS]
+    arrival = np.concatenate([first[0], arriving])
+    prompts = np.concatenate([first[1], drawn.integers(prompt["least"], prompt["most"] + 1, arriving.size)])
+    outputs = np.concatenate([lengths - past, drawn.integers(output["least"], output["most"] + 1, arriving.size)])
+    order = np.argsort(arrival, kind="stable")
+    return {
+        "at_seconds": [round(float(value), 4) for value in arrival[order] - arrival.min()],
+        "prompt_tokens": prompts[order].astype(int).tolist(),
+        "output_tokens": outputs[order].astype(int).tolist(),
+    }
+
+
+def table(model: Model) -> list[list[int]]:
+    """The plan's table for the shorter mix (that of the longer one has the same depths), up to the largest batch."""
+    import specmargin
+
+    prompt, output = MIXES["chat"]
+    planned = specmargin.plan(
+        model=model.model,
+        gpu="h200",
+        engine="vllm",
+        weights=model.weights,
+        drafter=model.drafter,
+        acceptance=",".join(map(str, model.rates)),
+        routing="uniform",
+        depth=model.depth,
+        context=prompt + output // 2,
+    )
+    flags = str(planned.flags())
+    found = re.search(r'"num_speculative_tokens_per_batch_size": (\[\[.*?\]\])', flags)
+    assert found is not None, flags
+    ranges = [entry for entry in json.loads(found[1]) if entry[0] <= MAX_SEQUENCES]
+    return [[first, min(last, MAX_SEQUENCES), depth] for first, last, depth in ranges]
+
+
+def jobs() -> dict[str, Any]:
+    traces: dict[str, Any] = {}
+    for name, model in MODELS.items():
+        for mix, lengths in MIXES.items():
+            saturated = saturation(model, lengths)
+            for share in SHARES:
+                rate = round(saturated * share / 100.0, 3)
+                under_way = max(round(_under_way(model, lengths, rate)), 1)
+                seed = len(traces)
+                found = trace(lengths, rate, under_way, seed)
+                traces[f"{name}-{mix}-{share}"] = {"rate": rate, "saturation": round(saturated, 3), **found}
+                print(f"{name}-{mix}-{share}: {rate}/s, {under_way} under way", flush=True)
+    models = {name: asdict(model) | {"table": table(model)} for name, model in MODELS.items()}
+    return _described(models, traces)
+
+
+def small_jobs() -> dict[str, Any]:
+    """A few requests per second of a few tokens."""
+    mixes = {"chat": ((64, 24), 1.0), "code": ((160, 48), 0.4)}
+    traces = {
+        f"{name}-{mix}-{share}": {"rate": rate * share / 100.0, **trace(lengths, rate * share / 100.0, 2, i)}
+        for name in MODELS
+        for mix, (lengths, rate) in mixes.items()
+        for i, share in enumerate(SHARES)
+    }
+    models = {name: asdict(model) | {"table": [[1, 4, 3], [5, 256, 1]]} for name, model in MODELS.items()}
+    return _described(models, traces)
+
+
+def _described(models: dict[str, Any], traces: dict[str, Any]) -> dict[str, Any]:
+    limits = EngineSettings(max_num_seqs=MAX_SEQUENCES, max_num_batched_tokens=BATCHED_TOKENS)
+    return {
+        "ramp_seconds": RAMP_SECONDS,
+        "window_seconds": WINDOW_SECONDS,
+        "limits": {"max_num_seqs": limits.max_num_seqs, "max_num_batched_tokens": limits.max_num_batched_tokens},
+        "max_model_len": MODEL_LENGTH,
+        "models": models,
+        "traces": traces,
+    }
+
+
+def main(given: list[str]) -> None:
+    made = small_jobs() if "--small" in given else jobs()
+    path = Path(given[0])
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(made, separators=(",", ":")) + "\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
