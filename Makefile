@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 
 LIVE ?= .venv-live
 
-.PHONY: plan prepare fetched test test-fast test-matrix test-live bench-live check bench golden map api readme docs screenshots lab clean clean-compiled
+.PHONY: plan prepare fetched test test-fast test-matrix test-live bench-live check bench golden map api schemas readme docs screenshots lab clean clean-compiled
 
 plan: $(VENV)/.installed
 	$(BIN)/specmargin plan qwen3.6-35b-a3b --gpu h200 --engine vllm --drafter mtp --prices laws
@@ -70,6 +70,10 @@ map:
 # The verbs as Python functions, with an option per field of their requests.
 api: $(VENV)/.installed-dev
 	$(BIN)/python scripts/update_api.py
+
+# The JSON Schema of every kind of catalog entry.
+schemas: $(VENV)/.installed-dev
+	$(BIN)/python scripts/update_schemas.py
 
 readme: $(VENV)/.installed-dev
 	$(BIN)/python scripts/update_readme.py

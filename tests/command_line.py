@@ -44,7 +44,7 @@ def run(*arguments: str, code: int = 0) -> Ended:
     return done
 
 
-def payload(*arguments: str) -> dict[str, Any]:
+def payload(*arguments: str, code: int = 0) -> dict[str, Any]:
     """What it prints with `--json`."""
-    result: dict[str, Any] = json.loads(run(*arguments, "--json").out)
+    result: dict[str, Any] = json.loads(run(*arguments, "--json", code=code).out)
     return result

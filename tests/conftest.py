@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import subprocess
 import sys
 from itertools import product
@@ -12,6 +13,10 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 ROOT = Path(__file__).resolve().parents[1]
+
+# The catalog of whoever runs the tests is not part of them.
+os.environ["XDG_CONFIG_HOME"] = str(ROOT / "tests" / "no-configuration")
+os.environ.pop("SPECMARGIN_CATALOG", None)
 
 _WARM_UP = pytest.StashKey["subprocess.Popen[bytes]"]()
 

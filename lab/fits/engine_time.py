@@ -74,7 +74,7 @@ def _rounds(name: str, prices: str, time: EngineTime, scheduling: str, engines: 
         **values,
         "layer_seconds": 0.0,
         "kind": "measured",
-        "detail": detail,
+        "source": detail,
     }
 
 
@@ -83,7 +83,7 @@ def _with_launches(entry: dict[str, Any], seconds: float) -> dict[str, Any]:
         f"; {seconds * 1e6:.0f} µs per kernel that the host launches, fitted to steps of vLLM 0.32 without a CUDA "
         "graph on such a host"
     )
-    return entry | {"kernel_launch_seconds": _rounded(seconds), "detail": entry["detail"] + launched}
+    return entry | {"kernel_launch_seconds": _rounded(seconds), "source": entry["source"] + launched}
 
 
 def _served(fit: EngineFit, prices: str, rounds: EngineTime, sync: EngineTime) -> dict[str, Any]:
@@ -104,7 +104,7 @@ def _served(fit: EngineFit, prices: str, rounds: EngineTime, sync: EngineTime) -
         "layer_seconds": _rounded(fit.layer_seconds),
         **{name: _rounded(value) for name, value in terms.items()},
         "kind": "silicon",
-        "detail": detail,
+        "source": detail,
     }
 
 
@@ -146,7 +146,7 @@ def _measured(name: str, prices: str, time: EngineTime, detail: str) -> dict[str
         "eager_layer_seconds": _rounded(time.eager_layer_seconds),
         "floor_layer_seconds": _rounded(time.floor_layer_seconds),
         "kind": "measured",
-        "detail": detail,
+        "source": detail,
     }
 
 

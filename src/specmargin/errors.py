@@ -21,6 +21,10 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import TypeVar
+
+Found = TypeVar("Found")
+Item = TypeVar("Item")
 
 
 class SpecmarginError(Exception):
@@ -94,6 +98,17 @@ def matching(
         verb = f"specmargin {what.lower()}s"
         raise CatalogError(f"no bundled {what} has {search!r} in its name{nearest_names(search, names)}; see `{verb}`")
     return found
+
+
+def usable(items: Iterable[Item], find: Callable[[Item], Found]) -> tuple[list[Found], list[str]]:
+    """What is found for these items, and a sentence for each that is broken."""
+    found, faults = [], []
+    for item in items:
+        try:
+            found.append(find(item))
+        except InputError as error:
+            faults.append(str(error))
+    return found, faults
 
 
 @contextmanager

@@ -28,9 +28,12 @@ class Source:
     kind: SourceKind
     detail: str
     spread: float = 0.0  # 0: as certain as others of its kind
+    file: str = ""  # the user's catalog file that states it
+    overrides: bool = False  # whether that file replaces a bundled entry of the same name
 
     def __str__(self) -> str:
-        return f"{self.kind}: {self.detail}"
+        replaced = ", instead of the bundled entry" if self.overrides else ""
+        return f"{self.kind}: {self.detail}{f' (yours: {self.file}{replaced})' if self.file else ''}"
 
 
 def weakest(sources: Iterable[Source]) -> Source:

@@ -173,7 +173,7 @@ CASES: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
     (("plan", MOE, "--gpu", "empty.toml"), ("empty.toml: is empty",)),
     (("plan", MOE, "--gpu", "typo.toml"), ("typo.toml: memory is not a known field",)),
     (("plan", MOE, "--gpu", "keys.toml"), ("keys.toml: operations_per_second.bf17 must be 'fp32'",)),
-    (("plan", MOE, "--gpu", "object.json"), ("object.json: not valid TOML",)),
+    (("plan", MOE, "--gpu", "object.json"), ("object.json: title is missing",)),
     ((*PLAN, "--prices", "nowhere.json"), ("nowhere.json: cannot be read (no such file)",)),
     ((*PLAN, "--prices", "object.json/x.json"), ("object.json/x.json", "a part of its path is a file")),
     ((*PLAN, "--routing", "object.json"), ("object.json: schema is missing; `specmargin profile routing` writes",)),

@@ -160,7 +160,7 @@ def test_a_device_file_is_printed_or_written(tmp_path: Path) -> None:
     assert file.read_text() == text
     assert "exists; give --force" in run("gpus", "h20", "--template", "-o", str(file), code=2).err
     assert "must end in .toml" in run("gpus", "--template", "-o", str(tmp_path / "mine.csv"), code=2).err
-    assert "--json: a device file is TOML" in run("gpus", "--template", "--json", code=2).err
+    assert "--json: the answer is a file by itself" in run("gpus", "--template", "--json", code=2).err
     assert [path.name for path in tmp_path.iterdir()] == ["mine.toml"]
 
 

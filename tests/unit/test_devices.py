@@ -7,18 +7,18 @@ from pathlib import Path
 
 import pytest
 
+from specmargin.catalog.entries import template
 from specmargin.catalog.lookup import (
     _device_aliases,
     _device_tables,
     bundled_device,
+    bundled_device_name,
     device_names,
-    device_template,
     find_device,
 )
 from specmargin.errors import CatalogError, HardwareError
 from specmargin.hardware.device import read_device
 from specmargin.hardware.schema import DeviceTable
-from specmargin.hardware.template import COMMENTS
 
 MINE = """
 title = "My card"
@@ -109,18 +109,20 @@ def test_no_alias_hides_a_device() -> None:
 def test_the_template_is_the_device_that_it_starts_from(name: str, tmp_path: Path) -> None:
     """Written, read back and equal: every figure and no other."""
     file = tmp_path / f"{name}.toml"
-    file.write_text(device_template(name))
+    file.write_text(template("gpu", name))
     assert find_device(str(file)) == bundled_device(name)
 
 
 def test_the_template_explains_every_field() -> None:
-    assert set(COMMENTS) == set(DeviceTable.model_fields)
-    text = device_template("h100")
-    for name in set(COMMENTS) - {"aliases"}:
-        assert f"\n# {COMMENTS[name]}\n{name} = " in text
+    comments = {name: field.description or "" for name, field in DeviceTable.model_fields.items()}
+    assert all(comments.values())
+    text = re.sub(r"\n# (?=\S)", " ", template("gpu", "rtx-4090"))
+    for name in _device_tables()["rtx-4090"]:
+        assert f"{comments[name]}\n{name} = " in text
+    assert "Other fields (`specmargin models --schema gpu` explains them): " in text
     with pytest.raises(CatalogError, match="unknown GPU 'h20o'"):
-        device_template("h20o")
-    assert f'\n# {COMMENTS["architecture"]}\narchitecture = "gfx1151"' in device_template("strix-halo")
+        bundled_device_name("h20o")
+    assert f'\n# {comments["architecture"]}\narchitecture = "gfx1151"' in template("gpu", "strix-halo")
 
 
 def test_unknown_gpu_suggests_the_nearest() -> None:
@@ -176,3 +178,11 @@ def test_missing_device_file(tmp_path: Path) -> None:
 def test_a_collective_over_nodes_needs_a_network() -> None:
     with pytest.raises(HardwareError, match="need a network"):
         bundled_device("m4-max").fabric.bytes_per_second(2)
+
+
+@pytest.mark.parametrize("name", device_names())
+def test_links_with_measured_collectives_name_their_fabric(name: str) -> None:
+    """By what is known of the card: GeForce has no peer access, GB10 no GPUDirect, Instinct other kernels."""
+    device = bundled_device(name)
+    measured = {"sm_121": "roce-gb10", "gfx942": "instinct", "gfx950": "instinct"}.get(device.architecture or "")
+    assert device.fabric.collectives == ("pcie-host-memory" if "GeForce" in device.title else measured)

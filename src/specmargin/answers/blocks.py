@@ -84,3 +84,12 @@ def sourced(source_by_name: Mapping[str, Source]) -> Iterator[Line]:
         names_by_source.setdefault(source, []).append(name)
     for source, names in names_by_source.items():
         yield dim(f"  {', '.join(names)}: {source}")
+
+
+def owned(source_by_name: Mapping[str, Source]) -> Iterator[Line]:
+    """The user's own entries, and those that replace bundled ones."""
+    own = [name for name, source in source_by_name.items() if source.file and not source.overrides]
+    if own:
+        yield dim(f"yours: {', '.join(own)}")
+    replaced = {name: source.file for name, source in source_by_name.items() if source.overrides}
+    yield from warned([f"{name}: your {file} replaces the bundled entry" for name, file in replaced.items()])

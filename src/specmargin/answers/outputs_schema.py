@@ -8,6 +8,7 @@ from typing import Annotated
 from pydantic import Field
 
 from specmargin.answers.request_schema import Request, Shown
+from specmargin.errors import InputError
 from specmargin.files import check_new, check_table
 
 OUTPUT = Shown(panel="Output")
@@ -79,3 +80,24 @@ class MeasurementOutputs(FileOutputs):
         Path, Field(description="Where to write the prices, FILE.json, for --prices."), FILE.named("--output", "-o")
     ]
     force: Annotated[bool, Field(description="Discard an earlier measurement and start again."), OUTPUT] = False
+
+
+class ListOutputs(Outputs):
+    """Of a verb that lists entries, or prints one as a file."""
+
+    output: Annotated[
+        Path | None,
+        Field(description="Write the table to FILE.csv or FILE.parquet, with --template the entry to FILE."),
+        FILE.named("--output", "-o"),
+    ] = None
+
+    def check_text(self, ending: str) -> None:
+        """Whether a text file with this ending can be written."""
+        if self.as_json:
+            raise InputError("--json: the answer is a file by itself; leave --json out")
+        if self.output is not None and self.output.suffix != ending:
+            raise InputError(f"{self.output}: this file must end in {ending}")
+
+    def check_list(self) -> None:
+        if self.output is not None:
+            check_table(self.output, force=self.force)

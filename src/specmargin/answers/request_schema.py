@@ -140,6 +140,12 @@ def _devices() -> list[str]:
     return list(device_names())
 
 
+def _drafters() -> list[str]:
+    from specmargin.catalog.user import user_files  # noqa: PLC0415
+
+    return [*DRAFTERS, *user_files("drafter"), "all"]
+
+
 def listing(names: Iterable[str]) -> str:
     """The names as a help text lists them: `a, b or c`."""
     *first, last = names
@@ -155,7 +161,7 @@ DRAFTER_HELP = f"Drafter: {listing(kind.name + kind.detail for kind in DRAFTERS.
 DrafterField = Annotated[
     str | None,
     Field(description=DRAFTER_HELP),
-    DRAFTS.as_("KIND", "mtp where the model has a head, else eagle").completed(lambda: [*DRAFTERS, "all"]).needed,
+    DRAFTS.as_("KIND", "mtp where the model has a head, else eagle").completed(_drafters).needed,
 ]
 ContextField = Annotated[
     int,

@@ -1,1 +1,1 @@
-"""Presets with their sources: models, devices, drafters, acceptance curves."""
+"""Entries with their sources, bundled and the user's: models, devices, drafters, engine times, fabrics, hosts."""

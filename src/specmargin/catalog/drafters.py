@@ -15,14 +15,15 @@ from specmargin.acceptance.survival import Survival, parse_acceptance
 from specmargin.architecture.precision import Precision
 from specmargin.architecture.types import Architecture, DraftHead
 from specmargin.catalog.bundled import bundled_text, read_bundled
-from specmargin.catalog.heads import dflash_head, dspark_head, eagle_head, stored
+from specmargin.catalog.heads import dflash_head, dspark_head, eagle_head, shaped_head, stored
 from specmargin.catalog.lookup import find_model, hub_id, model_names
 from specmargin.catalog.tokenizers import draft_models
-from specmargin.errors import CatalogError, ScenarioError, nearest_names, needs_extra
+from specmargin.catalog.user import UserFile, user_file, user_files
+from specmargin.errors import ArchitectureError, CatalogError, ScenarioError, nearest_names, needs_extra, usable
 from specmargin.files import split_detail
 from specmargin.modes import DRAFTERS
 from specmargin.prices.drafters import FREE, NGRAM, Drafter
-from specmargin.sources import Source, SourceKind, assumed
+from specmargin.sources import Source, SourceKind, assumed, published
 
 if TYPE_CHECKING:
     from specmargin.acceptance.bank import Rounds
@@ -44,12 +45,13 @@ class DraftChoice:
     kind: str
     model: str  # a hub id or path; "" where there is none
     drafter: Drafter
+    survival: Survival | None = None  # its own, where an entry of the user's catalog states it
 
 
 def find_drafter(
     spec: str, target: Architecture, *, weights: Precision | None = None, vocabulary: int | None = None
 ) -> DraftChoice:
-    """The drafter of `KIND` or `KIND:DETAIL`; `modes.DRAFTERS` lists the kinds.
+    """The drafter of `KIND` or `KIND:DETAIL`, or the user's of this name; `modes.DRAFTERS` lists the kinds.
 
     `weights`: what its linear layers are stored in. `vocabulary`: tokens that a reduced LM head scores.
     """
@@ -70,8 +72,11 @@ def _named_drafter(spec: str, target: Architecture) -> DraftChoice:
     kind, _, detail = spec.partition(":")
     kind = {"eagle3": "eagle"}.get(kind.lower(), kind.lower())
     if kind not in DRAFTERS:
-        hint = nearest_names(kind, DRAFTERS)
-        raise CatalogError(f"unknown drafter {spec!r}{hint}; known: {', '.join(DRAFTERS)}, all")
+        file = user_file("drafter", spec)
+        if file is not None:
+            return user_drafter(file, target)
+        names = drafter_names()
+        raise CatalogError(f"unknown drafter {spec!r}{nearest_names(kind, names)}; known: {', '.join(names)}, all")
     if detail and not DRAFTERS[kind].detail:
         raise CatalogError(f"--drafter {kind} takes nothing after the colon, got {detail!r}")
     match kind:
@@ -93,6 +98,46 @@ def _named_drafter(spec: str, target: Architecture) -> DraftChoice:
             return DraftChoice(kind=kind, model="", drafter=NGRAM if kind == "ngram" else FREE)
         case _:
             raise CatalogError(f"--drafter {kind} has no price: catalog/drafters.py does not build it")
+
+
+def drafter_names() -> tuple[str, ...]:
+    """The kinds, then the user's drafters by name, of which no file is read."""
+    return tuple(dict.fromkeys((*DRAFTERS, *user_files("drafter"))))
+
+
+def user_drafter(file: UserFile, target: Architecture) -> DraftChoice:
+    entry = file.entry()
+    if file.name in DRAFTERS:
+        raise CatalogError(f"{file.path}: {file.name!r} is a kind of drafter; give the file another name")
+    if entry.target.lower() not in (target.name.lower(), target.name.rsplit("/", 1)[-1].lower()):
+        raise CatalogError(
+            f"--drafter {file.name} is a head of {entry.target}, not of {target.name}; correct 'target' in {file.path} "
+            "if it is"
+        )
+    stated = (assumed if entry.derived else published)(entry.source)
+    source = file.sourced(stated, overrides=False)
+    try:
+        head = shaped_head(entry.drafter, entry.shape, source, target)
+    except ArchitectureError as error:
+        raise CatalogError(f"{file.path}: {error}") from None
+    drafter = Drafter(name=file.name, runs=head, source=source)
+    return DraftChoice(kind=entry.drafter, model=entry.checkpoint, drafter=drafter, survival=_own_survival(file, entry))
+
+
+def _own_survival(file: UserFile, entry: Any) -> Survival | None:
+    if entry.survival is None:
+        return None
+    curve = np.asarray(entry.survival, dtype=np.float64)
+    curve.flags.writeable = False
+    source = file.sourced(published(entry.survival_source), overrides=False)
+    return Survival(by_depth=curve, source=source, shift_range=traffic_shifts())
+
+
+def _user_drafters(target: Architecture) -> list[str]:
+    """The user's heads of this model; files that are broken are left out, and named by `models --check`."""
+    files = user_files("drafter").values()
+    choices, _ = usable(files, lambda file: user_drafter(file, target))
+    return [choice.drafter.name for choice in choices]
 
 
 def _instead(target: Architecture) -> str:
@@ -121,7 +166,7 @@ def available_drafters(
     target: Architecture, *, weights: Precision | None = None, vocabulary: int | None = None
 ) -> list[DraftChoice]:
     """What `--drafter all` ranks: the kinds that this model can have, and small bundled models of its tokenizer."""
-    specs = [*available_kinds(target), *(f"model:{name}" for name in draft_models(target))]
+    specs = [*available_kinds(target), *_user_drafters(target), *(f"model:{name}" for name in draft_models(target))]
     return [
         choice if choice.drafter.runs is None else find_drafter(spec, target, weights=weights, vocabulary=vocabulary)
         for spec, choice in ((spec, _named_drafter(spec, target)) for spec in specs)
@@ -245,7 +290,9 @@ def traffic_shifts() -> tuple[float, float]:
 
 
 def find_acceptance(text: str | None, choice: DraftChoice, target: Architecture) -> Survival:
-    """What the user gave, or else the bundled curve of the drafter or its kind, an assumption for other models."""
+    """What the user gave, or else the curve of the drafter or its kind, an assumption for other models."""
+    if text is None and choice.survival is not None:
+        return choice.survival
     survival = _survival_from_path(text) or _survival_from_profile(text, choice, target)
     if survival is not None:
         return survival

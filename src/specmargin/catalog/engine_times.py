@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 from typing import Any
 
 from specmargin.catalog.bundled import read_bundled
 from specmargin.catalog.engine_releases import KNOWN, Mechanism, Run, Scheduling, known_release, mechanism
+from specmargin.catalog.machines import find_host
+from specmargin.catalog.user import UserFile, user_file, user_files
 from specmargin.errors import CatalogError, nearest_names
+from specmargin.hardware.host import Host
 from specmargin.prices.launches import Graph
 from specmargin.prices.model import EngineTime
 from specmargin.releases import parse_release, release
@@ -20,50 +24,64 @@ NO_ENGINE_TIME = EngineTime(
 _MEASURED = {"vllm": "0.32"}  # the release of the engine's own entry; None: its terms hold for any
 _SECOND_RUNNER, _FIRST_RUNNER = "vllm", "vllm:0.24"  # entries
 
-# What a round, or before async scheduling any step, waits for the host. Published: EAGLE-3 rounds of Llama-3.1-8B on an
-# L20 take 28.14 ms against 27.17 (vLLM pull request 25872); MTP rounds of DeepSeek-V3.2 on H100s 9.19 against 8.90 ms
-# per token at an accept length of 1.7 to 2 (pull request 32951).
-_SYNC_STEP_SECONDS, _WAITING_STEP_SECONDS = 0.97e-3, 0.54e-3
-# Measured on a slow host, 36 µs (`vllm:sync` less `vllm`), in proportion: its steps waited 1.45 ms.
-_SYNC_SEQUENCE_SECONDS = 24e-6
-_ASSUMED_SPREAD = 0.4  # of such times, which one or two hosts published: 0.97 ms is 0.65 to 1.45
 # Of the first runner's drafter outside its graph: inputs and metadata (llm_base_proposer.py, 0.27.1:659 to 760), logits
 # and their maximum.
 _DRAFT_LAUNCHES = 10.0
 # Of the second runner's where it has no graph: 0.9 ms per pass of one layer at 0.06 ms per launch (graph-modes.json).
 SECOND_DRAFT_LAUNCHES = 5.0
 
-_LAUNCH_SECONDS = 28e-6
-_LAUNCH_SOURCE = Source(
-    kind=SourceKind.ASSUMED,
-    detail="28 µs per launch, 0.28 ms per dense layer without a graph, on a server whose PyTorch operation takes 4.5 "
-    "µs: a virtual host took 58 to 69 µs at 7.3 to 12.9 µs per operation (vLLM 0.32 on an H200), another 76 "
-    "(--engine-time vllm:slow-host); published steps without graphs take 0.26 to 1 ms per layer (torchtitan pull "
-    "request 2373, vllm-omni issue 7960, pie pull request 348)",
-    spread=0.8,  # 13 to 62 µs
-)
+
+def _entries() -> dict[tuple[str, str], EngineTime]:
+    return _entries_on(find_host())
 
 
 @cache
-def _entries() -> dict[tuple[str, str], EngineTime]:
+def _entries_on(host: Host) -> dict[tuple[str, str], EngineTime]:
     times = read_bundled("engine_times.json")["times"]
-    return {(entry["name"], entry["prices"]): _engine_time(entry) for entry in times}
+    return {(time["name"], time["prices"]): _engine_time(time, time["name"].partition(":")[0], host) for time in times}
 
 
-def _engine_time(entry: dict[str, Any]) -> EngineTime:
+def _engine_time(entry: Mapping[str, Any], engine: str, host: Host) -> EngineTime:
     numbers = {name: value for name, value in entry.items() if name.endswith("_seconds")}
-    time = EngineTime(**numbers, source=Source(kind=SourceKind(entry["kind"]), detail=entry["detail"]))
-    if not entry["name"].startswith("vllm"):
+    time = EngineTime(**numbers, source=Source(kind=SourceKind(entry["kind"]), detail=entry["source"]))
+    if engine != "vllm":
         return time  # what others launch for prompts was not counted
     time = replace(time, prompt_graph=Graph.PIECEWISE)  # mixed batches in FULL_AND_PIECEWISE, vLLM's default since 0.11
     if time.kernel_launch_seconds:
         return time
-    return replace(time, kernel_launch_seconds=_LAUNCH_SECONDS, launch_source=_LAUNCH_SOURCE)
+    source = replace(time.source, file=host.source.file, overrides=host.source.overrides)
+    launch = host.kernel_launch_seconds
+    return replace(time, kernel_launch_seconds=launch, launch_source=host.launch_source, source=source)
 
 
 def engine_time_names() -> list[str]:
-    """Without releases: of these there are more than were read."""
-    return ["none", *dict.fromkeys(name for name, _ in _entries())]
+    """Bundled and the user's, without releases: of these there are more than were read."""
+    return ["none", *dict.fromkeys((*bundled_times(), *user_files("engine-time")))]
+
+
+def bundled_times() -> tuple[str, ...]:
+    return tuple(dict.fromkeys(name for name, _ in _entries()))
+
+
+def user_engine_time(file: UserFile) -> EngineTime:
+    entry = file.entry()
+    time = _engine_time(entry.model_dump(), entry.engine, find_host())
+    return replace(time, source=file.sourced(time.source, overrides=file.name in bundled_times()))
+
+
+def _users(name: str | None, engine: str, side: str) -> EngineTime | None:
+    """The user's engine time of this name or of the engine, beside the prices that it was fitted for; None: bundled."""
+    file = user_file("engine-time", name or engine)
+    if file is None or (name is None and file.entry().prices not in (None, side)):
+        return None
+    entry = file.entry()
+    if entry.engine != engine:
+        raise CatalogError(f"--engine-time {file.name} is of {entry.engine} ({file.path}); add --engine {entry.engine}")
+    if entry.prices not in (None, side):
+        raise CatalogError(
+            f"--engine-time {file.name} was fitted beside {entry.prices} ({file.path}); add --prices {entry.prices}"
+        )
+    return user_engine_time(file)
 
 
 def names_release(name: str) -> bool:
@@ -89,6 +107,9 @@ def find_engine_time(name: str | None, *, engine: str, prices: str, run: Run | N
     if name == "none" or (name is None and (engine, fitted_beside) not in _entries()):
         return NO_ENGINE_TIME
     side = fitted_beside if fitted_beside in {"laws", "tables"} else "laws"
+    own = _users(name, engine, side)
+    if own is not None:
+        return own
     asked = engine if name is None else name
     of, _, text = asked.partition(":")
     if names_release(asked):
@@ -124,7 +145,7 @@ def _released(engine: str, text: str, side: str, run: Run | None, *, synchronous
     read = "" if found.text == text else f" (the release before {text} that was read)"
     said = how.detail.replace(str(found), f"{found}{read}", 1) + (", started synchronous" if synchronous else "")
     certain = how.second_runner and Scheduling.SYNC not in (how.plain, how.rounds)
-    return _said(_in_graphs(time, how), said, spread=0.0 if certain else _ASSUMED_SPREAD)
+    return _said(_in_graphs(time, how), said, spread=0.0 if certain else find_host().wait_spread)
 
 
 def _entry_name(engine: str, *, second: bool) -> str:
@@ -146,7 +167,8 @@ def _on_first_runner(time: EngineTime, second: EngineTime, first: EngineTime, *,
 
 def _scheduled(entry: EngineTime, overlapped: EngineTime, how: Mechanism) -> EngineTime:
     """With what verifying adds to a step that overlaps with the host, and what the host makes it wait."""
-    plain, rounds = _wait(how.plain), _wait(how.rounds)
+    host = find_host()
+    plain, rounds = _wait(how.plain, host), _wait(how.rounds, host)
     return replace(
         entry,
         step_seconds=entry.step_seconds + plain[0],
@@ -158,15 +180,15 @@ def _scheduled(entry: EngineTime, overlapped: EngineTime, how: Mechanism) -> Eng
     )
 
 
-def _wait(scheduling: Scheduling) -> tuple[float, float]:
-    """Seconds per step and per sequence."""
+def _wait(scheduling: Scheduling, host: Host) -> tuple[float, float]:
+    """Seconds per step and per sequence, for which a round, or before async scheduling any step, waits."""
     match scheduling:
         case Scheduling.ASYNC:
             return 0.0, 0.0
         case Scheduling.WAITING:
-            return _WAITING_STEP_SECONDS, 0.0
+            return host.waiting_step_seconds, 0.0
         case Scheduling.SYNC:
-            return _SYNC_STEP_SECONDS, _SYNC_SEQUENCE_SECONDS
+            return host.sync_step_seconds, host.sync_sequence_seconds
 
 
 def _in_graphs(time: EngineTime, how: Mechanism) -> EngineTime:

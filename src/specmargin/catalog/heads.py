@@ -44,16 +44,34 @@ def _origin(shape: Mapping[str, Any]) -> Source:
 
 
 def assistant_head(target: Architecture) -> DraftHead | None:
-    """Gemma 4's assistant, which the publisher calls its MTP drafter; None for other models.
+    """Gemma 4's assistant, which the publisher calls its MTP drafter; None for other models."""
+    shape = _shape("mtp", target)
+    return (
+        None
+        if shape is None
+        else _assistant(Config(origin=f"assistant of {target.name}", values=shape), _origin(shape))
+    )
 
-    Layers of q and o alone: each reads the keys and values of the target's last layer of its kind. In between, the
+
+def shaped_head(kind: str, shape: Mapping[str, Any], source: Source, target: Architecture) -> DraftHead:
+    """A head of this shape, as an entry of the catalog states it."""
+    config = Config(origin=f"{kind} head", values={"hidden_size": target.hidden, **shape})
+    match kind:
+        case "mtp":
+            return _assistant(config, source)
+        case "eagle":
+            return _eagle(config, source, target)
+        case "dflash":
+            return _block_head("dflash", config, source, target)
+        case _:
+            return _dspark(config, source, target)
+
+
+def _assistant(config: Config, source: Source) -> DraftHead:
+    """Layers of q and o alone: each reads the keys and values of the target's last layer of its kind. In between, the
     hidden state is as wide as the target's (vLLM 0.33, model_executor/models/gemma4_mtp.py; llama.cpp pull request
     23398), and the LM head is its own.
     """
-    shape = _shape("mtp", target)
-    if shape is None:
-        return None
-    config = Config(origin=f"assistant of {target.name}", values=shape)
     hidden, backbone = config.positive("hidden_size"), config.positive("backbone_hidden_size")
     make = LayerBuilder(prefix="assistant", scheme=unquantized(BF16), hidden=hidden)
 
@@ -72,15 +90,18 @@ def assistant_head(target: Architecture) -> DraftHead | None:
         lm_head=vocabulary_matrix("lm_head", hidden, config.positive("vocab_size"), BF16),
         shares_lm_head=False,
         shares_kv=True,
-        checkpoint=shape["checkpoint"],
+        checkpoint=str(config.values.get("checkpoint", "")),
         vector_parameters=hidden,
-        source=_origin(shape),
+        source=source,
     )
 
 
 def eagle_head(path: str, target: Architecture) -> DraftHead:
     """EAGLE-3: three hidden states fused (3h -> h), one layer that also sees the embedding, a reduced vocabulary."""
-    config, source = _head_config(path, "EAGLE", target, *_eagle_shape(target))
+    return _eagle(*_head_config(path, "EAGLE", target, *_eagle_shape(target)), target)
+
+
+def _eagle(config: Config, source: Source, target: Architecture) -> DraftHead:
     hidden = config.positive("hidden_size")
     make = LayerBuilder(prefix="eagle", scheme=unquantized(BF16), hidden=hidden)
     layer = make.layer(_eagle_mixer(make, config), make.gated_mlp("mlp", config.positive("intermediate_size")), norms=3)
@@ -143,6 +164,10 @@ def dspark_head(path: str, target: Architecture) -> DraftHead:
         raise ArchitectureError(
             f"{config.origin}: a DSpark head inside its target's checkpoint; give the checkpoint as the model instead"
         )
+    return _dspark(config, source, target)
+
+
+def _dspark(config: Config, source: Source, target: Architecture) -> DraftHead:
     head, rank = _block_head("dspark", config, source, target), _block_values(config).positive("markov_rank")
     confidence = head.lm_head.inputs + rank + 1
     return replace(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -15,16 +16,42 @@ from specmargin.architecture.types import Architecture
 from specmargin.catalog.bundled import FOLDER, read_bundled
 from specmargin.catalog.heads import assistant_head
 from specmargin.catalog.ids import GGUF, Variant, listed_variants, named_variant, varied
-from specmargin.errors import CatalogError, nearest_names
+from specmargin.catalog.user import UserFile, missing_folders, user_file, user_files
+from specmargin.errors import CatalogError, InputError, nearest_names, usable
 from specmargin.files import existing
 from specmargin.hardware.device import Device, device_of, load_device
 from specmargin.sources import Source, assumed, published
 
 
-@cache
 def model_names() -> tuple[str, ...]:
+    """Bundled models and the user's, by name. Of the user's, no file is read."""
+    return tuple(sorted({*bundled_models(), *user_files("model")}))
+
+
+@cache
+def bundled_models() -> tuple[str, ...]:
     names = (entry.name for entry in (FOLDER / "models").iterdir())
     return tuple(sorted(name.removesuffix(".json") for name in names if name.endswith(".json")))
+
+
+def named_model(name: str, *, weights: Precision | None = None) -> Architecture:
+    """The user's model of this name, or the bundled one."""
+    file = user_file("model", name)
+    return bundled_model(name, weights=weights) if file is None else user_model(file, weights=weights)
+
+
+def user_model(file: UserFile, *, weights: Precision | None = None) -> Architecture:
+    entry = file.entry()
+    model = read_architecture(
+        entry.config, name=file.name, origin=str(file.path), weights=weights, source=published(entry.source)
+    )
+    source = file.sourced(model.source, overrides=file.name in bundled_models())
+    return _with_drafters(model.sourced(source), entry.hub_id)
+
+
+def usable_models() -> list[Architecture]:
+    """All models but those of the user's whose files are broken: `specmargin models` names them."""
+    return usable(model_names(), named_model)[0]
 
 
 def _entry(name: str) -> dict[str, Any]:
@@ -53,20 +80,30 @@ def _with_drafters(model: Architecture, checkpoint: str) -> Architecture:
 
 
 def hub_id(name: str) -> str:
-    """The Hugging Face id of a bundled model."""
-    return str(_entry(name)["hub_id"])
+    """The Hugging Face id of a model by its name, or the folder that the user's entry names."""
+    file = user_file("model", name)
+    return str(_entry(name)["hub_id"] if file is None else file.entry().hub_id)
 
 
 @cache
 def _models_by_id() -> dict[str, str]:
-    return {hub_id(name).lower(): name for name in model_names()}
+    return {str(_entry(name)["hub_id"]).lower(): name for name in bundled_models()}
+
+
+def _user_model_by_id(spec: str) -> UserFile | None:
+    """Files that are broken are left out: their ids are not known."""
+    for file in user_files("model").values():
+        with suppress(InputError):
+            if file.entry().hub_id.lower() == spec.lower():
+                return file
+    return None
 
 
 @cache
 def _models_by_name() -> dict[str, str]:
     """Bundled models by their names, and by their hub ids without the publisher."""
     return {known.rsplit("/", 1)[-1]: name for known, name in _models_by_id().items()} | {
-        name: name for name in model_names()
+        name: name for name in bundled_models()
     }
 
 
@@ -107,12 +144,13 @@ def variant_ids(name: str) -> tuple[str, ...]:
 
 
 def find_model(spec: str, *, weights: Precision | None = None) -> Architecture:
-    """A bundled name, a path to a `config.json` or a model folder, or a Hugging Face id.
+    """A name of the catalog, a path to a `config.json` or a model folder, or a Hugging Face id.
 
-    Ids are looked up among the bundled and listed ones, then in the local hub cache, then by the rule of names.
+    Ids are looked up among the bundled and listed ones, the user's, then in the local hub cache, then by the rule of
+    names.
     """
     if spec.lower() in model_names():
-        return bundled_model(spec.lower(), weights=weights)
+        return named_model(spec.lower(), weights=weights)
     path = existing(spec)
     if path is not None or spec.endswith(".json"):
         return load_architecture(path or Path(spec), weights=weights)
@@ -120,6 +158,9 @@ def find_model(spec: str, *, weights: Precision | None = None) -> Architecture:
         return bundled_model(_models_by_id()[spec.lower()], weights=weights)
     if spec.lower() in listed_variants():
         return variant_model(listed_variants()[spec.lower()], weights=weights)
+    file = _user_model_by_id(spec)
+    if file is not None:
+        return user_model(file, weights=weights)
     snapshot = cached_config(spec) if "/" in spec else None
     if snapshot is not None:
         return _with_drafters(load_architecture(snapshot, weights=weights, name=spec), spec)
@@ -137,7 +178,12 @@ def _unknown(spec: str) -> str:
     return (
         f"{spec!r} is neither a bundled model, a path, nor in the local hub cache; nearest bundled: {_nearest(spec)}; "
         f"to read its own configuration: {command}, then {then} (`specmargin models` lists the bundled ones)"
+        f"{_unread()}"
     )
+
+
+def _unread() -> str:
+    return "".join(f"; {text}" for text in missing_folders())
 
 
 def _nearest(spec: str) -> str:
@@ -159,21 +205,40 @@ def _device_aliases() -> dict[str, str]:
 
 
 def device_names() -> tuple[str, ...]:
+    """Bundled devices, then the user's. Of these, no file is read."""
+    return tuple(dict.fromkeys((*bundled_devices(), *user_files("gpu"))))
+
+
+def bundled_devices() -> tuple[str, ...]:
     return tuple(_device_tables())
+
+
+def named_device(name: str) -> Device:
+    """The user's device of this name, or the bundled one."""
+    file = user_file("gpu", name)
+    return bundled_device(name) if file is None else user_device(file)
+
+
+def user_device(file: UserFile) -> Device:
+    device = _completed(replace(load_device(file.path), name=file.name))
+    return replace(device, source=file.sourced(device.source, overrides=file.name in _device_tables()))
+
+
+def usable_devices() -> list[Device]:
+    """All devices but those of the user's whose files are broken: `specmargin gpus` names them."""
+    return usable(device_names(), named_device)[0]
 
 
 def bundled_device(name: str) -> Device:
     return device_of(name, _device_tables()[name])
 
 
-def device_template(spec: str) -> str:
-    """A documented device file with the figures of a bundled device."""
-    from specmargin.hardware.template import template  # noqa: PLC0415 (text that only one option needs)
-
+def bundled_device_name(spec: str) -> str:
+    """Of a bundled device, by its name, an alias or its full name."""
     name = _bundled_name(spec) or device_named(spec)
     if name is None:
         raise CatalogError(_unknown_device(spec))
-    return template(_device_tables()[name], name)
+    return name
 
 
 def _bundled_name(spec: str) -> str | None:
@@ -229,16 +294,20 @@ def _unknown_device(spec: str) -> str:
     return (
         f"unknown GPU {spec!r}{hint or nearest_names(spec, (*device_names(), *_device_aliases()))}; "
         "`specmargin gpus` lists the bundled ones; a TOML file describes any other (`specmargin gpus --template`)"
+        f"{_unread()}"
     )
 
 
 def find_device(spec: str) -> Device:
-    """A bundled name or alias, a full name such as drivers give, or the user's TOML file."""
+    """A name of the catalog or an alias, a full name such as drivers give, or the user's file."""
+    file = user_file("gpu", spec) or user_file("gpu", spec.replace("_", "-"))
+    if file is not None:
+        return user_device(file)
     name = _bundled_name(spec)
     if name is not None:
         return bundled_device(name)
     path = existing(spec)
-    if spec.endswith(".toml") or path is not None:
+    if spec.endswith((".toml", ".json")) or path is not None:
         return _completed(load_device(path or Path(spec)))
     name = device_named(spec)
     if name is not None:
@@ -247,7 +316,7 @@ def find_device(spec: str) -> Device:
 
 
 def _completed(device: Device) -> Device:
-    """A file about a GPU that is bundled under the same name need not repeat its generation and multiprocessors."""
+    """A file about a GPU that is bundled under the same name need not repeat generation, multiprocessors and fabric."""
     name = _bundled_name(device.name)
     if name is None or device.architecture is not None:
         return device
@@ -255,5 +324,6 @@ def _completed(device: Device) -> Device:
     return replace(
         device,
         architecture=known.architecture,
+        fabric=replace(device.fabric, collectives=device.fabric.collectives or known.fabric.collectives),
         multiprocessors=device.multiprocessors or known.multiprocessors,
     )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from specmargin.catalog.bundled import FOLDER, read_bundled
 from specmargin.catalog.lookup import bundled_device
+from specmargin.catalog.machines import find_links
 from specmargin.catalog.module_bounds import module_bounds
 from specmargin.errors import CatalogError, nearest_names
 from specmargin.files import read_json, split_detail
@@ -17,7 +18,6 @@ from specmargin.hardware.device import Device
 from specmargin.modes import RooflineForm
 from specmargin.prices.kernels import store
 from specmargin.prices.kernels.book import LawBook
-from specmargin.prices.kernels.links import published_links
 from specmargin.prices.kernels.model import Refinement, SiliconPrices
 from specmargin.prices.kernels.scaled import by_distance, nearest_device, scaled_book
 from specmargin.prices.kernels.shelf import LawShelf
@@ -110,7 +110,7 @@ def _shelf(device: Device, own: LawBook, others: Sequence[LawBook]) -> LawShelf:
         weight_only=weight_only_book(device),
         weight_only_formats=weight_only_formats(device),
         marlin_formats=marlin_formats(device),
-        links=published_links(device),
+        links=find_links(device),
     )
 
 

@@ -6,7 +6,7 @@ A configuration does not name its tokenizer. Its family and the size of its voca
 from __future__ import annotations
 
 from specmargin.architecture.types import Architecture
-from specmargin.catalog.lookup import bundled_model, model_names
+from specmargin.catalog.lookup import usable_models
 
 # By tokenizer: how the names of its families begin, and its vocabulary as models pad it.
 _TOKENIZERS: dict[str, tuple[tuple[str, ...], tuple[int, ...]]] = {
@@ -50,11 +50,11 @@ def same_tokenizer(target: Architecture, draft: Architecture) -> bool | None:
 
 
 def draft_models(target: Architecture) -> list[str]:
-    """Bundled models that could draft for this one, the smallest first: its tokenizer and generation, much smaller.
+    """Models that could draft for this one, the smallest first: its tokenizer and generation, much smaller.
 
     The size of the vocabulary must be the same, which vLLM checks.
     """
-    models = [bundled_model(name) for name in model_names()] if tokenizer_of(target) is not None else []
+    models = usable_models() if tokenizer_of(target) is not None else []
     fitting = [model for model in models if model.name != target.name and _could_draft(model, target)]
     return [model.name for model in sorted(fitting, key=lambda model: model.parameters)[:_TRIED]]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
@@ -21,6 +22,7 @@ from specmargin.answers.request_schema import (
     request_options,
 )
 from specmargin.answers.verb import Verb
+from specmargin.catalog.user import missing_folders
 from specmargin.verbs import summary, verb_names
 
 RequestKind = TypeVar("RequestKind", bound=Request)
@@ -58,6 +60,8 @@ def command(verb: Verb[Any, Any], *, whole_page: bool = False) -> typer.Typer:
     def run(**given: Any) -> None:
         from specmargin.show import terminal  # Rich, which a help page does not need
 
+        for text in missing_folders():
+            print(f"specmargin: warning: {text}", file=sys.stderr)
         request, outputs = _read(verb.request, given), _read(verb.outputs, given)
         outputs.check()
         with nullcontext() if verb.waiting is None else terminal.waiting(verb.waiting):

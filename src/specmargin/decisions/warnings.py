@@ -18,9 +18,16 @@ _LARGE_SHARE = 0.1  # of the step's seconds
 
 
 def price_warnings(pricer: Pricer, *, batch: int, depth: int) -> tuple[str, ...]:
-    """What was assumed of an unknown family, a limit of drafts, kernels that run far below the device's bandwidth, and
-    large components without a measurement."""
-    return (*_model_warnings(pricer.scenario), *_kernel_warnings(pricer, batch=batch, depth=depth))
+    """Bundled entries that the user's replace, what was assumed of an unknown family, a limit of drafts, kernels that
+    run far below the device's bandwidth, and large components without a measurement."""
+    return (*_overrides(pricer), *_model_warnings(pricer.scenario), *_kernel_warnings(pricer, batch=batch, depth=depth))
+
+
+def _overrides(pricer: Pricer) -> Iterator[str]:
+    """Entries of the user's that replace bundled ones."""
+    for name, source in pricer.scenario.input_sources.items():
+        if source.overrides:
+            yield f"{name}: your {source.file} replaces the bundled entry of the same name"
 
 
 def _model_warnings(scenario: Scenario) -> Iterator[str]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from specmargin.architecture.precision import Arithmetic
 from specmargin.errors import HardwareError
-from specmargin.files import origin, read_toml
+from specmargin.files import origin, read_json, read_toml
 from specmargin.hardware.generations import VENDORS, capability_of
 from specmargin.sources import Source, datasheet
 
@@ -22,6 +22,7 @@ class Fabric:
     link_latency_seconds: float
     network_bytes_per_second: float | None
     gpus_per_node: int
+    collectives: str | None = None  # entry of the catalog's fabrics with measured ones, where no kernel table has them
 
     def bytes_per_second(self, ranks: int) -> float:
         """Bandwidth of a collective over `ranks` GPUs: the slowest link it uses."""
@@ -95,6 +96,7 @@ def device_of(name: str, table: Mapping[str, Any]) -> Device:
             link_latency_seconds=table["link_latency_seconds"],
             network_bytes_per_second=table.get("network_bytes_per_second"),
             gpus_per_node=table["gpus_per_node"],
+            collectives=table.get("fabric"),
         ),
         source=datasheet(table["source"]),
         architecture=table.get("architecture"),
@@ -103,8 +105,10 @@ def device_of(name: str, table: Mapping[str, Any]) -> Device:
 
 
 def load_device(path: Path) -> Device:
-    """A user-defined device: a TOML file with one table, or with the fields at top level."""
-    values = read_toml(path, HardwareError)
+    """A user-defined device: a TOML or JSON file with one table, or with the fields at top level."""
+    values = read_json(path, HardwareError) if path.suffix == ".json" else read_toml(path, HardwareError)
+    if not isinstance(values, dict):
+        raise HardwareError(f"{origin(path)}: a device is a table of names and values, not a {type(values).__name__}")
     tables = {key: value for key, value in values.items() if isinstance(value, dict) and "title" in value}
     if tables and len(values) == 1:
         name, table = next(iter(tables.items()))

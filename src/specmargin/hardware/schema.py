@@ -24,18 +24,40 @@ _EXPONENTS = (9, 12, 6)  # of numbers that datasheets state in GB, TB or TFLOP, 
 
 
 class DeviceTable(StrictModel):
-    title: str
-    aliases: list[str] = Field(default_factory=list)
-    memory_bytes: PositiveFloat
-    bandwidth_bytes_per_second: PositiveFloat
-    operations_per_second: dict[ArithmeticName, PositiveFloat]
-    link_bytes_per_second: PositiveFloat
-    link_latency_seconds: float = Field(ge=0, le=0.1)
-    network_bytes_per_second: PositiveFloat | None = None
-    gpus_per_node: PositiveInt
-    architecture: str | None = None
-    multiprocessors: PositiveInt | None = None
-    source: str
+    """A device: a table in catalog/devices.toml, NAME.toml in a user's folder gpus, or --gpu FILE.toml."""
+
+    title: str = Field(description="Shown in tables and reports.")
+    aliases: list[str] = Field(
+        default_factory=list,
+        description="Other names, in lower case. Bundled devices only: a user's is named by its file.",
+    )
+    memory_bytes: PositiveFloat = Field(description="Memory of one GPU. SI units everywhere: 24e9 is 24 GB.")
+    bandwidth_bytes_per_second: PositiveFloat = Field(description="Peak memory bandwidth of one GPU.")
+    operations_per_second: dict[ArithmeticName, PositiveFloat] = Field(
+        description="Peak dense rates of the matrix units: bf16 (required), fp32, fp8, int8, fp4. Datasheets often "
+        "state sparse rates: halve them. A format that is missing is converted and multiplied in bf16. dp4a: integer "
+        "dot products of the vector units, about twice the fp32 vector rate (llama.cpp); bf16 if missing."
+    )
+    link_bytes_per_second: PositiveFloat = Field(
+        description="Between GPUs of one node, per direction: NVLink, or PCIe (4.0 x16: 32e9, 5.0 x16: 64e9)."
+    )
+    link_latency_seconds: float = Field(
+        ge=0, le=0.1, description="Latency of a small collective: about 5e-6 over NVLink, 15e-6 over PCIe."
+    )
+    network_bytes_per_second: PositiveFloat | None = Field(
+        None, description="Network per GPU and direction, between nodes. Leave it out where there is none."
+    )
+    gpus_per_node: PositiveInt = Field(description="GPUs that the link connects; more than these use the network.")
+    fabric: str | None = Field(
+        None, description="Fabric with measured all-reduces over the link, where no kernel table has them."
+    )
+    architecture: str | None = Field(
+        None, description="Generation as compilers name it, by which engines choose kernels: sm_90, gfx1151, apple9."
+    )
+    multiprocessors: PositiveInt | None = Field(
+        None, description="Multiprocessors (SMs), compute units or Xe cores: how many blocks of threads run at once."
+    )
+    source: str = Field(description="Where the figures come from; shown with every answer.")
 
     @model_validator(mode="after")
     def _known_rates(self) -> DeviceTable:

@@ -87,7 +87,7 @@ def _announce(address: str, host: str, *, public: bool, as_json: bool) -> None:
 
 def _start_query(model: str | None, gpu: str | None, uploads: Uploads) -> dict[str, str]:
     """The query that the page opens with, validated before the server starts."""
-    from specmargin.catalog.lookup import bundled_model, find_device, find_model, model_names
+    from specmargin.catalog.lookup import find_device, find_model, model_names, named_model
 
     query: dict[str, str] = {}
     if gpu is not None:
@@ -98,7 +98,7 @@ def _start_query(model: str | None, gpu: str | None, uploads: Uploads) -> dict[s
         found = find_model(model)
         path = Path(model).expanduser()
         file = path / "config.json" if path.is_dir() else path
-        if found.name in model_names() and found.groups == bundled_model(found.name).groups:
+        if found.name in model_names() and found.groups == named_model(found.name).groups:
             return query | {"model": found.name}  # an id of the same layers
         if not file.is_file():
             raise InputError(f"{model}: the page reads bundled models and config.json files; give the path of one")

@@ -1,30 +1,28 @@
-"""List the bundled devices: datasheet memory, bandwidth, rates and links.
+"""List the bundled devices and yours: datasheet memory, bandwidth, rates and links.
 
-Your own device is a TOML file: specmargin gpus h20 --template -o my-gpu.toml, edit it, then --gpu my-gpu.toml
+Your own device is a TOML file: specmargin gpus h20 --template -o my-gpu.toml, edit it, then --gpu my-gpu.toml. As
+~/.config/specmargin/gpus/my-gpu.toml it is found by its name, --gpu my-gpu. To check it: specmargin models --check FILE
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from specmargin.answers.answer import Answer
-from specmargin.answers.blocks import Block, Table, Verbatim, dim, left, right
-from specmargin.answers.outputs_schema import FILE, Outputs
+from specmargin.answers.blocks import Block, Table, dim, left, owned, right, warned
+from specmargin.answers.outputs_schema import ListOutputs
 from specmargin.answers.request_schema import Request, Shown
+from specmargin.answers.text_file import ListAnswer, TextAnswer
 from specmargin.answers.verb import verb
 from specmargin.architecture.precision import Arithmetic
-from specmargin.errors import InputError, matching
-from specmargin.files import check_table, write_table, write_text
+from specmargin.errors import matching, usable
 
 if TYPE_CHECKING:
     from specmargin.hardware.device import Device
 
-_TEMPLATE = "rtx-4090"  # the figures of --template where no device is named
 _SHOWN = (Arithmetic.BF16, Arithmetic.FP8, Arithmetic.FP4)
 
 
@@ -35,48 +33,42 @@ class GpusRequest(Request):
     ] = False
 
 
-class GpusOutputs(Outputs):
-    output: Annotated[
-        Path | None,
-        Field(description="Write the table to FILE.csv or FILE.parquet, with --template the device file to FILE.toml."),
-        FILE.named("--output", "-o"),
-    ] = None
+@verb(GpusRequest, outputs=ListOutputs)
+def gpus(request: GpusRequest, outputs: ListOutputs | None = None) -> GpusAnswer | TextAnswer[GpusRequest]:
+    from specmargin.catalog.lookup import device_names, named_device
 
-
-@verb(GpusRequest, outputs=GpusOutputs)
-def gpus(request: GpusRequest, outputs: GpusOutputs | None = None) -> GpusAnswer | TemplateAnswer:
-    from specmargin.catalog.lookup import bundled_device, device_names, device_template
-
-    outputs = outputs or GpusOutputs()
+    outputs = outputs or ListOutputs()
     if request.template:
-        if outputs.as_json:
-            raise InputError("--json: a device file is TOML; leave out --json or --template")
-        if outputs.output is not None and outputs.output.suffix != ".toml":
-            raise InputError(f"{outputs.output}: a device file must end in .toml")
-        return TemplateAnswer(request=request, text=device_template(request.search or _TEMPLATE))
-    if outputs.output is not None:
-        check_table(outputs.output, force=outputs.force)
-    return GpusAnswer(
-        request=request,
-        devices=tuple(bundled_device(name) for name in matching("GPU", request.search, device_names())),
-    )
+        outputs.check_text(".toml")
+        return TextAnswer(request=request, text=_template(request.search))
+    outputs.check_list()
+    devices, faults = usable(matching("GPU", request.search, device_names()), named_device)
+    return GpusAnswer(request=request, devices=tuple(devices), warnings=tuple(faults))
+
+
+def _template(search: str) -> str:
+    from specmargin.catalog.entries import template
+    from specmargin.catalog.lookup import bundled_device_name
+
+    return template("gpu", bundled_device_name(search) if search else "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class GpusAnswer(Answer[GpusRequest]):
+class GpusAnswer(ListAnswer[GpusRequest]):
     devices: tuple[Device, ...]
+    warnings: tuple[str, ...] = ()  # files of the user's that could not be read
 
     schema: ClassVar[str] = "specmargin.gpus/1"
 
     @property
     def verdict(self) -> str:
-        return f"{len(self.devices)} bundled devices"
+        return f"{len(self.devices)} devices"
 
     def table(self) -> list[dict[str, Any]]:
         return [_row(device) for device in self.devices]
 
     def values(self) -> dict[str, Any]:
-        return {"gpus": self.table()}
+        return {"gpus": self.table(), "warnings": list(self.warnings)}
 
     def blocks(self) -> Iterator[Block]:
         rates = [str(arithmetic) for arithmetic in _SHOWN]
@@ -85,38 +77,8 @@ class GpusAnswer(Answer[GpusRequest]):
             rows=[_cells(device) for device in self.devices],
         )
         yield dim("datasheet peaks; bf16, fp8, fp4: dense TFLOP/s; link: GB/s per direction within a node")
-
-    def written(self, outputs: Outputs) -> Self:
-        if isinstance(outputs, GpusOutputs) and outputs.output is not None:
-            write_table(outputs.output, self.table(), force=outputs.force)
-        return self
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class TemplateAnswer(Answer[GpusRequest]):
-    """A device file to edit."""
-
-    text: str
-    path: Path | None = None  # where it was written
-
-    schema: ClassVar[str] = "specmargin.gpu-template/1"
-
-    @property
-    def verdict(self) -> str:
-        return self.text
-
-    def values(self) -> dict[str, Any]:
-        return {"text": self.text}
-
-    def blocks(self) -> Iterator[Block]:
-        if self.path is None:
-            yield Verbatim(self.text.rstrip("\n"))
-
-    def written(self, outputs: Outputs) -> Self:
-        if not isinstance(outputs, GpusOutputs) or outputs.output is None:
-            return self
-        write_text(outputs.output, self.text, force=outputs.force)
-        return replace(self, path=outputs.output)
+        yield from owned({device.name: device.source for device in self.devices})
+        yield from warned(self.warnings)
 
 
 def _cells(device: Device) -> list[str]:

@@ -8,13 +8,15 @@ from specmargin.architecture.types import Architecture
 from specmargin.caches import made_once
 from specmargin.catalog.drafters import acceptance_names, available_kinds
 from specmargin.catalog.engine_support import engines_of
-from specmargin.catalog.lookup import bundled_device, bundled_model, device_names, model_names
+from specmargin.catalog.lookup import usable_devices, usable_models
 from specmargin.catalog.prices import KINDS as PRICES
 from specmargin.catalog.prices import law_book
 from specmargin.catalog.routing_profiles import BUNDLED, bundled_categories
+from specmargin.catalog.user import user_files
 from specmargin.decisions.rows import probability
 from specmargin.errors import InputError, ParallelismError
 from specmargin.formats import ENGINES
+from specmargin.hardware.device import Device
 from specmargin.modes import DRAFTERS, Parallel
 from specmargin.prices.kernels import store
 from specmargin.show.explorer.gallery import GALLERY, absent_figures
@@ -32,12 +34,12 @@ CAN = {"uploads": True, "report": True, "json": True, "files": True, "story": Tr
 @made_once(maxsize=1)
 def catalog() -> dict[str, Any]:
     return {
-        "models": [_model(bundled_model(name)) for name in model_names()],
-        "gpus": [_gpu(name) for name in device_names()],
+        "models": [_model(model) for model in usable_models()],
+        "gpus": [_gpu(device) for device in usable_devices()],
         "engines": [{"name": name, "title": engine.title} for name, engine in ENGINES.items()],
         "parallel": [str(kind) for kind in Parallel],
         "prices": [kind for kind in PRICES if kind != "tables" or store.available()],
-        "drafters": [kind.name for kind in DRAFTERS.values() if not kind.needs_detail],
+        "drafters": [*(kind.name for kind in DRAFTERS.values() if not kind.needs_detail), *user_files("drafter")],
         "acceptance": list(acceptance_names()),
         "weights": list(WEIGHTS),
         "kv_cache": list(KV_CACHES),
@@ -69,10 +71,9 @@ def _model(architecture: Architecture) -> dict[str, Any]:
     }
 
 
-def _gpu(name: str) -> dict[str, Any]:
-    device = bundled_device(name)
+def _gpu(device: Device) -> dict[str, Any]:
     return {
-        "name": name,
+        "name": device.name,
         "title": device.title,
         "gigabytes": round(device.memory_bytes / 1e9),
         "measured": law_book(device) is not None,

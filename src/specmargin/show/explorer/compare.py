@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Literal
 
 from specmargin.catalog.drafters import available_kinds
-from specmargin.catalog.lookup import bundled_device, device_names
+from specmargin.catalog.lookup import device_names, named_device
 from specmargin.catalog.prices import law_book
 from specmargin.decisions.plan import Plan
 from specmargin.errors import InputError
@@ -68,7 +68,7 @@ def alternatives(view: View, field: Alternatives) -> list[str]:
     if field == "drafter":
         return [kind for kind in available_kinds(view.scenario.architecture) if _is_real(kind)]
     fitting = [name for name in device_names() if _fits(view, name)]
-    measured = [name for name in fitting if law_book(bundled_device(name)) is not None]
+    measured = [name for name in fitting if law_book(named_device(name)) is not None]
     return fitting if len(fitting) <= _MANY or len(measured) < 2 else measured[:MOST]
 
 

@@ -14,7 +14,7 @@ from pydantic import BaseModel, Field, ValidationInfo, create_model, field_valid
 from specmargin.answers.request_schema import MAX_CONTEXT, NUMBER, ScenarioRequest, listing, request_options
 from specmargin.answers.verb import Verb
 from specmargin.architecture.precision import precision_named
-from specmargin.catalog.drafters import acceptance_names
+from specmargin.catalog.drafters import acceptance_names, drafter_names
 from specmargin.catalog.engine_times import engine_time_names, names_release
 from specmargin.catalog.lookup import device_names, find_device, model_names
 from specmargin.catalog.prices import KINDS as PRICES
@@ -59,6 +59,8 @@ def _model(value: str) -> str:
 
 
 def _gpu(value: str) -> str:
+    if value.lower() in device_names():
+        return _found(find_device, value).name
     with suppress(InputError):
         if value.isascii() and not set("./\\") & set(value) and not value.endswith("toml"):
             return find_device(value).name
@@ -76,7 +78,7 @@ def _precision(value: str) -> str:
 
 def _drafter(value: str) -> str:
     kind, _, detail = value.partition(":")
-    _one_of("drafter", kind, DRAFTERS)
+    _one_of("drafter", kind, drafter_names())
     inner, _, rate = detail.partition("@")
     of_model = kind == "model" and detail in model_names()
     of_ssd = kind == "ssd" and inner in ("", "mtp", "eagle", "dflash") and _HIT_RATE.fullmatch(rate or "0")

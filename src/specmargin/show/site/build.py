@@ -15,7 +15,7 @@ from threading import Thread
 
 from specmargin._version import __version__
 from specmargin.catalog.drafters import default_kind
-from specmargin.catalog.lookup import bundled_model, device_names, find_device, model_names
+from specmargin.catalog.lookup import device_names, find_device, model_names, named_model
 from specmargin.errors import CatalogError, InputError, nearest_names
 from specmargin.files import write_bytes
 from specmargin.formats import ENGINES, find_engine
@@ -83,7 +83,7 @@ def _named(option: str, text: str, names: Sequence[str]) -> tuple[str, ...]:
 
 def drafters_of(model: str, wanted: Iterable[str]) -> tuple[str, ...]:
     """In the wanted order; `mtp` only for a model that has a head."""
-    target = bundled_model(model)
+    target = named_model(model)
     own = default_kind(target)
     names = dict.fromkeys(own if name == "own" else name for name in wanted)
     return tuple(name for name in names if name != "mtp" or target.draft_head is not None) or (own,)

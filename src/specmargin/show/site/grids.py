@@ -23,7 +23,7 @@ from specmargin.answers.scenarios import scenario_of
 from specmargin.catalog.accuracy import price_errors
 from specmargin.catalog.drafters import DraftChoice
 from specmargin.catalog.engine_support import engines_of
-from specmargin.catalog.lookup import bundled_device
+from specmargin.catalog.lookup import find_device
 from specmargin.decisions.certainty import InputRange, acceptance_range, borrowed_routing, prices_range, routing_range
 from specmargin.decisions.payoff import SEARCHED_CONTEXTS
 from specmargin.decisions.plan import HORIZON
@@ -73,7 +73,7 @@ def enough_gpus(model: str, gpu: str, drafter: str) -> int:
     """The fewest GPUs with room for a small service; else the fewest that hold the weights at all."""
     sequences, tokens = _ROOM
     holding: int | None = None
-    engine = engines_of(bundled_device(gpu))[0]
+    engine = engines_of(find_device(gpu))[0]
     for gpus in GPU_COUNTS:
         try:
             _, pricer = Cell(model=model, gpu=gpu, gpus=gpus, engine=engine, drafters=()).pricer(drafter)

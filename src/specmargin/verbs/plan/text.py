@@ -261,3 +261,9 @@ def _provenance(best: DrafterPlan) -> Iterator[Line]:
         yield dim(f"acceptance: {scenario.survival.source.detail}".replace(", given by the user", ""))
     kinds = f"prices: {scenario.prices.name}" if best.headline_range is None else inputs_text(best.headline_range)
     yield dim(f"{kinds} (--explain)")
+    names_by_file: dict[str, list[str]] = {}
+    for name, source in scenario.input_sources.items():
+        if source.file:
+            names_by_file.setdefault(source.file, []).append(name)
+    for file, names in names_by_file.items():
+        yield dim(f"{', '.join(names)}: yours, {file}")

@@ -1,56 +1,108 @@
-"""List the bundled models: parameters, experts, attention and MTP head.
+"""List the bundled models and yours: parameters, experts, attention and MTP head.
 
 Hugging Face ids of their variants work as well (Qwen/Qwen3-30B-A3B-Instruct-2507-FP8; --json lists them), and any other
 model from its config.json: specmargin plan PATH --gpu h200
+
+Your own entries of every kind are files in the folders models, gpus, drafters, engine-times, fabrics and hosts of
+~/.config/specmargin, or of the paths in SPECMARGIN_CATALOG; a file's name is the entry's. --check, --template and
+--schema are for all kinds; --check takes the kind from the file's folder or its fields and exits with 1 if it fails.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from specmargin.answers.answer import Answer
-from specmargin.answers.blocks import Block, Table, dim, left, right
-from specmargin.answers.request_schema import Request, Shown
+from specmargin.answers.blocks import Block, Table, dim, left, owned, right, warned
+from specmargin.answers.outputs_schema import ListOutputs
+from specmargin.answers.request_schema import Request, Shown, listing
+from specmargin.answers.text_file import ListAnswer, TextAnswer
 from specmargin.answers.verb import verb
-from specmargin.errors import matching
+from specmargin.catalog.user import FOLDERS
+from specmargin.errors import InputError, matching, nearest_names, usable
+from specmargin.verbs.models.answer import CheckAnswer
 
 if TYPE_CHECKING:
     from specmargin.architecture.types import Architecture, Attention
+
+ENTRIES = Shown(panel="Entries of the catalog")
 
 
 class ModelsRequest(Request):
     search: Annotated[
         str, Field(description="Only names and Hugging Face ids that contain this."), Shown(argument=True)
     ] = ""
+    check: Annotated[
+        Path | None,
+        Field(description="Check a catalog file of any kind, or a folder of them: read, validated and priced."),
+        ENTRIES.as_("FILE"),
+    ] = None
+    template: Annotated[
+        str | None,
+        Field(description=f"Print an entry to start from, with the figures of SEARCH if given: {listing(FOLDERS)}."),
+        ENTRIES.as_("KIND").completed(lambda: FOLDERS),
+    ] = None
+    schema_of: Annotated[
+        str | None,
+        Field(description="Print the JSON Schema of such entries."),
+        ENTRIES.as_("KIND").completed(lambda: FOLDERS).named("--schema"),
+    ] = None
 
 
-@verb(ModelsRequest)
-def models(request: ModelsRequest) -> ModelsAnswer:
-    from specmargin.catalog.lookup import bundled_model, model_names
+@verb(ModelsRequest, outputs=ListOutputs)
+def models(
+    request: ModelsRequest, outputs: ListOutputs | None = None
+) -> ModelsAnswer | CheckAnswer[ModelsRequest] | TextAnswer[ModelsRequest]:
+    from specmargin.catalog.lookup import model_names, named_model
 
-    names = matching("model", request.search, model_names(), _ids)
-    return ModelsAnswer(request=request, models={name: bundled_model(name) for name in names})
+    outputs = outputs or ListOutputs()
+    if sum(option is not None for option in (request.check, request.template, request.schema_of)) > 1:
+        raise InputError("--check, --template and --schema: give one of them")
+    if request.template is not None or request.schema_of is not None:
+        return TextAnswer(request=request, text=_text(request, outputs))
+    if request.check is not None:
+        from specmargin.verbs.models.check import checked
+
+        return CheckAnswer(request=request, checks=tuple(checked(request.check)))
+    outputs.check_list()
+    found, faults = usable(matching("model", request.search, model_names(), _ids), named_model)
+    return ModelsAnswer(request=request, models={model.name: model for model in found}, warnings=tuple(faults))
+
+
+def _text(request: ModelsRequest, outputs: ListOutputs) -> str:
+    import json
+
+    from specmargin.catalog.entries import template
+    from specmargin.catalog.entry_schema import json_schema
+
+    kind = request.template or request.schema_of or ""
+    if kind not in FOLDERS:
+        raise InputError(f"unknown kind {kind!r}{nearest_names(kind, FOLDERS)}; known: {', '.join(FOLDERS)}")
+    outputs.check_text(".json" if request.template in (None, "model") else ".toml")
+    return template(kind, request.search) if request.template else json.dumps(json_schema(kind), indent=2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class ModelsAnswer(Answer[ModelsRequest]):
+class ModelsAnswer(ListAnswer[ModelsRequest]):
     models: dict[str, Architecture]
+    warnings: tuple[str, ...] = ()  # files of the user's that could not be read
 
     schema: ClassVar[str] = "specmargin.models/1"
 
     @property
     def verdict(self) -> str:
-        return f"{len(self.models)} bundled models"
+        return f"{len(self.models)} models"
 
     def table(self) -> list[dict[str, Any]]:
         return [_row(name, architecture) for name, architecture in self.models.items()]
 
     def values(self) -> dict[str, Any]:
-        return {"models": self.table()}
+        return {"models": self.table(), "warnings": list(self.warnings)}
 
     def blocks(self) -> Iterator[Block]:
         yield Table(
@@ -58,12 +110,16 @@ class ModelsAnswer(Answer[ModelsRequest]):
             rows=[_cells(name, architecture) for name, architecture in self.models.items()],
         )
         yield dim("active: parameters used per token, without the input embedding")
+        yield from owned({name: model.source for name, model in self.models.items()})
+        yield from warned(self.warnings)
 
 
 def _ids(name: str) -> tuple[str, ...]:
     from specmargin.catalog.lookup import hub_id, variant_ids
 
-    return hub_id(name), *variant_ids(name)
+    with suppress(InputError):  # a broken file is named where its model is listed
+        return hub_id(name), *variant_ids(name)
+    return ()
 
 
 def _cells(name: str, a: Architecture) -> list[str]:
