@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -155,6 +156,29 @@ def test_plan_writes_a_policy_that_a_driver_takes(tmp_path: Path, capsys: pytest
     driver = built(tmp_path, {"mode": "adaptive", "policy": str(path)})
     driver.add("a", None)
     assert driver.draft_depth(["a"]) in range(1, 5)  # it pays at one sequence
+
+
+def test_plan_prints_the_server_that_reads_the_policy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without a table of depths: the plug-in leaves a given one as it is, and adds a larger one itself."""
+    path = tmp_path / "a policy.json"
+    shared = ["qwen3.6-35b-a3b", "--gpu", "h200", "--prices", "laws", "--max-batch", "64", "--batch", "1,64"]
+    assert run("plan", [*shared, "--policy", str(path)]) == 0
+    *_, heading, command = capsys.readouterr().out.rstrip().splitlines()
+    assert "specmargin live-check" in heading
+    program, verb, model, *flags = shlex.split(command)
+    assert (program, verb, model) == ("vllm", "serve", "Qwen/Qwen3.6-35B-A3B")
+    options = {flags[i]: json.loads(flags[i + 1]) for i in range(0, len(flags), 2)}
+    assert options["--speculative-config"].keys() == {"method", "num_speculative_tokens"}
+    settings = read_settings(options["--additional-config"]["specmargin"], "the plan")
+    assert (settings.mode, settings.policy) == (Mode.ADAPTIVE, path)
+
+
+def test_a_plan_that_does_not_pay_starts_no_server(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shared = ["qwen3.6-35b-a3b", "--gpu", "h200", "--prices", "laws", "--max-batch", "8", "--acceptance", "0.01"]
+    assert run("plan", [*shared, "--policy", str(tmp_path / "never.policy.json")]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("No")
+    assert "start the server" not in shown and "--additional-config" not in shown
 
 
 # --- schedules ---

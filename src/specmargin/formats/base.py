@@ -181,12 +181,12 @@ class EngineFormat:
     graph_limit: Callable[[Device], int | None] = lambda _: None
     batched_tokens: Callable[[Device], int] = lambda _: 8192  # tokens per step of a server with default options
     max_seqs: Callable[[Device], int] = lambda _: 256  # sequences per step of the same
-    # Adds a live policy to the setting's file; None: the plug-in takes the policy as a file of its own.
+    # The setting with that of the plug-in, through which Specmargin decides inside the engine; None: it has no plug-in.
     with_policy: Callable[[EngineConfig, Mapping[str, object]], EngineConfig] | None = None
+    policy_inside: bool = False  # the setting's file holds the policy; else the plug-in's settings name its file
     releases: Releases | None = None  # None: it has no numbered releases
     stops_early: bool = False  # a draft may stop at a confidence, --draft-p-min
     spreads_experts: bool = True  # has expert parallelism
-    has_plugin: bool = False  # Specmargin decides inside the engine, by a policy file
 
     def write(self, request: ScheduleRequest) -> EngineConfig:
         """The best schedule that the engine can run; no setting where none pays."""

@@ -158,7 +158,7 @@ FORMAT = EngineFormat(
     serve=serve,
     check=check,
     with_policy=with_policy,
+    policy_inside=True,
     releases=RELEASES,
-    has_plugin=True,
     max_seqs=lambda _: 2048,  # 2,048 to 4,096 by memory (`model_executor/model_runner.py`): memory is the limit
 )

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections.abc import Mapping
+from dataclasses import replace
 
 from specmargin.decisions.schedule import Schedule
 from specmargin.formats.base import Benchmark, Command, EngineConfig, EngineFormat, Launch, ScheduleRequest
@@ -30,6 +32,7 @@ _METHODS = {
 
 RELEASES = Releases(title="vLLM", first="0.24", last="0.32")
 _SINCE = {"dspark": "0.25"}
+_TABLE = "num_speculative_tokens_per_batch_size"
 
 _GIB = 2**30
 
@@ -67,13 +70,24 @@ def express(request: ScheduleRequest, schedule: Schedule) -> EngineConfig:
         names["model"] = request.loaded_model
     settings, notes = [json.dumps(names)[1:-1], '"num_speculative_tokens": {depth}'], []
     if len(schedule.ranges) > 1:
-        settings.append('"num_speculative_tokens_per_batch_size": [{entries}]')
+        settings.append(f'"{_TABLE}": [{{entries}}]')
         notes.append("full CUDA graphs for these depths need model runner V2")
     needs = RELEASES.needs(
         request.release, _SINCE.get(request.drafter_kind, RELEASES.first), what=f"{request.drafter_kind} drafts"
     )
     text = f"--speculative-config '{{{', '.join(settings)}}}'"
     return EngineConfig(text=text, schedule=schedule, needs=needs, notes=tuple(notes))
+
+
+def with_policy(config: EngineConfig, part: Mapping[str, object]) -> EngineConfig:
+    """Without the table: the plug-in adds one with every depth that it may choose, and leaves a given one as it is."""
+    if not config.text:
+        return config
+    option, settings = shlex.split(config.text)
+    depths = {name: value for name, value in json.loads(settings).items() if name != _TABLE}
+    given, added = (shlex.quote(json.dumps(values, ensure_ascii=False)) for values in (depths, part))
+    text = f"{option} {given} --additional-config {added}"
+    return replace(config, text=text, needs="vLLM with the plug-in")
 
 
 # --- commands ---
@@ -106,6 +120,6 @@ FORMAT = EngineFormat(
     check=check,
     batched_tokens=batched_tokens,
     max_seqs=max_seqs,
+    with_policy=with_policy,
     releases=RELEASES,
-    has_plugin=True,
 )

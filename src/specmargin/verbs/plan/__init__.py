@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 from pydantic import Field
 
 from specmargin.answers.answer import Answer
-from specmargin.answers.blocks import Block, Line
+from specmargin.answers.blocks import Block, Line, Verbatim, bold
 from specmargin.answers.outputs_schema import FILE, OUTPUT, ChartOutputs, Outputs
 from specmargin.answers.request_schema import read_request
 from specmargin.answers.verb import verb
@@ -109,6 +109,7 @@ class PlanAnswer(Answer[PlanRequest]):
     ranked: tuple[DrafterPlan, ...]  # one per drafter, the best first
     compared: Compared | None  # with what `compare` names
     messages: tuple[str, ...] = ()  # about files that were written
+    is_live: bool = False  # a policy was written: the flags are those of a server with the plug-in
     shows_grid: bool = False  # in the terminal and in the JSON
 
     schema: ClassVar[str] = "specmargin.plan/2"
@@ -175,6 +176,11 @@ class PlanAnswer(Answer[PlanRequest]):
             yield from grid_blocks(self.best)
         for message in self.messages:
             yield Line(f"Wrote {message}.")
+        if self.is_live and not explain:  # which shows it anyway
+            from specmargin.verbs.plan.commands import serve_json
+
+            yield bold("start the server, with the plug-in in its environment (specmargin live-check):")
+            yield Verbatim(serve_json(self.best)["command"])
 
     def chart(self) -> Chart:
         from specmargin.show.figures.payoff import plan_figure
@@ -214,7 +220,8 @@ class PlanAnswer(Answer[PlanRequest]):
             return self
         with needs_extra("live"):
             from specmargin.verbs.plan.policy_file import write_policy
-        return self._with_config(*write_policy(outputs.policy, self.best, force=outputs.force))
+        answer = self._with_config(*write_policy(outputs.policy, self.best, force=outputs.force))
+        return replace(answer, is_live=bool(answer.best.config.text))
 
     def _with_price_table(self, outputs: PlanOutputs) -> Self:
         if outputs.sps_table is None:

@@ -138,7 +138,7 @@ def drafter_plans(request: PlanRequest) -> list[DrafterPlan]:
 def check_policy(request: PlanRequest) -> None:
     """Before anything is priced: only the plug-ins read a policy."""
     engine = engine_of(request)
-    if not engine.has_plugin:
+    if engine.with_policy is None:
         raise ScenarioError(f"--policy: there is no plug-in for {engine.title}, only for vLLM and SGLang; leave it out")
 
 

@@ -27,19 +27,23 @@ Confidence = tuple[CalibratorFile | None, FloatArray | None]  # and calibrated s
 
 def write_policy(path: Path, best: DrafterPlan, *, force: bool) -> tuple[EngineConfig, str]:
     """Write the file; returns the engine's setting, whose flags may name it, and a message for the user."""
-    engine = best.engine
-    inside = engine.with_policy is not None
+    inside = best.engine.policy_inside
     confidence = (None, None) if inside else _confidence(best.request.acceptance)  # SGLang shows no confidences
     text = policy_text(_policy(best, confidence, plan_graphs=inside))
-    config, what = best.config, "the policy of the live controller"
-    if engine.with_policy is not None:
-        settings = {"mode": Mode.ADAPTIVE.value, "policy": json.loads(text)}
-        config = engine.with_policy(config, {KEY: settings}).with_file(str(path))
-        text, what = config.file_text or "", f"{engine.title}'s adaptive configuration with {what}"
+    config, what = _configured(best, json.loads(text) if inside else str(path)), "the policy of the live controller"
+    if inside:
+        config = config.with_file(str(path))
+        text, what = config.file_text or "", f"{best.engine.title}'s adaptive configuration with {what}"
         config = replace(config, file_text=None)  # written: too long to be shown
     write_text(path, text, force=force)
     gated = "gates drafts by confidence" if confidence[1] is not None else "no confidences: depth by learned acceptance"
     return config, f"{path}, {what} ({gated})"
+
+
+def _configured(best: DrafterPlan, policy: object) -> EngineConfig:
+    """The engine's setting with the plug-in's. `policy`: the policy, or the path of its file."""
+    settings = {KEY: {"mode": Mode.ADAPTIVE.value, "policy": policy}}
+    return best.config if best.engine.with_policy is None else best.engine.with_policy(best.config, settings)
 
 
 def _policy(best: DrafterPlan, confidence: Confidence, *, plan_graphs: bool) -> PolicyFile:
