@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from rich.console import Console
 
 from lab.terminal import table
 
+ACCURACY = Path(__file__).resolve().parents[1] / "results" / "accuracy.json"
 SOURCES = ("tables", "laws", "datasheet")
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 
 import numpy as np
 import pytest
+from lab.validation.accuracy import ACCURACY
 from lab.validation.served.errors import ServedReport, peer_report, served_report
 from lab.validation.served.peer import stratified
 from lab.validation.served.rows import ServedRow, architecture_of, served_rows
@@ -93,8 +95,10 @@ def test_layouts_are_what_they_say() -> None:
     assert np.isclose(Layout(gpus=8).attention_ranks, 8)
 
 
-def test_the_readme_says_what_the_command_prints(report: ServedReport) -> None:
+def test_the_page_says_what_the_command_prints(report: ServedReport) -> None:
     lines = [line for line in report.lines() if line.group == "MoE"]
     cells = " | ".join(f"{line.median_error:.1%} ({line.p90_error:.0%})" for line in lines)
     row = f"| {lines[0].rows:,} MoE rows (98% of all; the rest refused by name) | {cells} | |"
-    assert row in (ROOT / "README.md").read_text()
+    assert row in (ROOT / "docs" / "results" / "accuracy.md").read_text()
+    (written,) = [line for line in json.loads(ACCURACY.read_text()) if "served MoE rows" in line["what"]]
+    assert list(written["errors"].values()) == cells.split(" | "), "run `make lab`, then `make readme`"
