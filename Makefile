@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 
 LIVE ?= .venv-live
 
-.PHONY: plan prepare fetched test test-fast test-matrix test-live bench-live check bench golden map api schemas readme docs screenshots lab clean clean-compiled
+.PHONY: plan prepare fetched test test-fast test-matrix test-live bench-live check bench golden map api schemas readme releases docs screenshots lab clean clean-compiled
 
 plan: $(VENV)/.installed
 	$(BIN)/specmargin plan qwen3.6-35b-a3b --gpu h200 --engine vllm --drafter mtp --prices laws
@@ -77,6 +77,10 @@ schemas: $(VENV)/.installed-dev
 
 readme: $(VENV)/.installed-dev
 	$(BIN)/python scripts/update_readme.py
+
+# Releases of vLLM and SGLang from the last six months, and the features of the plug-in that each has the parts for.
+releases: $(VENV)/.installed-dev
+	$(BIN)/python -m lab.live.releases
 
 # The documentation as a site, in build/docs. Warnings fail: dead links, missing anchors, pages that nothing leads to.
 docs: $(VENV)/.installed-docs

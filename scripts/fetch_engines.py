@@ -28,31 +28,42 @@ NAMED = (("sglang", "0.5.13"), ("sglang", "0.5.14"), ("sglang", "0.5.16"), ("sgl
 #: Files and folders: those of the plug-in's parts and their base classes, and what other tests read.
 PARTS = {
     "vllm": (
+        "vllm/__init__.py",
         "vllm/version.py",
         "vllm/_version.py",
-        "vllm/logger.py",
         "vllm/config/",
         "vllm/engine/arg_utils.py",
+        "vllm/logger.py",
+        "vllm/model_executor/custom_op.py",
+        "vllm/model_executor/layers/fused_moe/layer.py",
+        "vllm/model_executor/layers/fused_moe/router/",
+        "vllm/model_executor/layers/fused_moe/runner/",
         "vllm/platforms/",
+        "vllm/sampling_params.py",
+        "vllm/v1/attention/backend.py",
         "vllm/v1/core/sched/",
+        "vllm/v1/metrics/prometheus.py",
         "vllm/v1/outputs.py",
         "vllm/v1/request.py",
+        "vllm/v1/serial_utils.py",
         "vllm/v1/spec_decode/",
+        "vllm/v1/utils.py",
         "vllm/v1/worker/",
     ),
     "sglang": (
+        "sglang/__init__.py",
         "sglang/version.py",
         "sglang/_version.py",
         "sglang/benchmark/serving.py",
         "sglang/srt/arg_groups/",
+        "sglang/srt/distributed/",
         "sglang/srt/environ.py",
         "sglang/srt/observability/metrics_collector.py",
         "sglang/srt/plugins/",
         "sglang/srt/runtime_context.py",
         "sglang/srt/server_args.py",
         "sglang/srt/speculative/",
-        "sglang/srt/utils/__init__.py",
-        "sglang/srt/utils/common.py",
+        "sglang/srt/utils/",
     ),
 }
 _AT_ONCE = 4  # releases
@@ -78,12 +89,13 @@ def wanted() -> list[Name]:
 
 
 def released(engine: str, since: date) -> dict[str, date]:
-    """The index's releases from that day on, oldest first, with the day of their first wheel."""
+    """The index's releases from that day on, newest first, with the day of their first wheel."""
     days: dict[str, date] = {}
     for wheel in wheels(engine):
         if wheel.day is not None and _FINAL.fullmatch(wheel.version):
             days[wheel.version] = min(wheel.day, days.get(wheel.version, wheel.day))
-    return dict(sorted((item for item in days.items() if item[1] >= since), key=lambda item: item[1]))
+    recent = (item for item in days.items() if item[1] >= since)
+    return dict(sorted(recent, key=lambda item: item[1], reverse=True))
 
 
 def fetch(names: Sequence[Name]) -> bool:
