@@ -12,7 +12,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-
 from lab.gpu import served
 from lab.gpu.served_jobs import trace
 from lab.live.servers import free_port
@@ -110,7 +109,8 @@ def test_a_trace_is_the_same_for_the_same_seed_and_begins_with_requests_under_wa
     arrivals = drawn["at_seconds"]
     assert arrivals[0] == 0.0 and arrivals == sorted(arrivals)
     assert len(arrivals) == pytest.approx(20 + 5.0 * 50.0, rel=0.2)
-    assert min(drawn["output_tokens"]) < 100 <= 500 <= min(drawn["prompt_tokens"])
+    assert min(drawn["output_tokens"]) < 100
+    assert min(drawn["prompt_tokens"]) >= 500
 
 
 def test_the_recorded_jobs_have_every_required_cell() -> None:
