@@ -175,6 +175,15 @@ class SimulateOptions(ScenarioOptions, total=False):
     policy: str
     qps: float | None
     concurrency: int | None
+    sessions_per_second: float | None
+    turns: int | str | Mapping[str, float]
+    think_seconds: float
+    shared_prefix: int | str
+    prefix_hit: float
+    hash_tokens: int
+    cancel_share: float
+    cancel_tokens: int | str | Mapping[str, float] | None
+    cancel_seconds: float | None
     trace: str | None
     hours: Sequence[float] | None
     hourly_qps: Sequence[float] | None
@@ -188,6 +197,8 @@ class SimulateOptions(ScenarioOptions, total=False):
     depth: int
     max_num_seqs: int | None
     max_num_batched_tokens: int | str | None
+    no_prefix_cache: bool
+    scheduling: str
     ttft_slo: float | None
     tpot_slo: float | None
     gpu_hour_price: float | None

@@ -41,6 +41,14 @@ def compiled(function: Callable[P, R]) -> Callable[P, R]:
     return dispatcher
 
 
+def compiled_apart(function: Callable[P, R]) -> Callable[P, R]:
+    """As `compiled`, but called: for rare work, which would make the loop around it larger and slower if inlined."""
+    dispatcher: Callable[P, R] = nb.njit(**{**_CALLED, "_nrt": False, "no_cpython_wrapper": True})(function)
+    if isinstance(dispatcher, CPUDispatcher):
+        dispatcher.__class__ = _Inner
+    return dispatcher
+
+
 def compiled_entry(function: Callable[P, R]) -> Callable[P, R]:
     dispatcher: Callable[P, R] = nb.njit(**_INLINED)(function)
     return dispatcher

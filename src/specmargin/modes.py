@@ -39,6 +39,13 @@ class Hold(StrEnum):
     TOTAL = "total"  # these, and the parameters of all experts
 
 
+class Scheduling(StrEnum):
+    """The order in which waiting requests are admitted, as vLLM's `--scheduling-policy`."""
+
+    FCFS = "fcfs"  # in order of arrival
+    PRIORITY = "priority"  # the lowest priority value first
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrafterKind:
     """A kind of drafter, as `--drafter` takes it."""

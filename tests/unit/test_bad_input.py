@@ -186,7 +186,7 @@ CASES: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
     ((*PLAN, "-o", "object.json"), ("object.json exists; give --force",)),
     ((*SIMULATE, "--trace", "nowhere.csv"), ("nowhere.csv: cannot be read (no such file)",)),
     ((*SIMULATE, "--trace", "ragged.csv"), ("ragged.csv: ", "line 3")),
-    ((*SIMULATE, "--trace", "words.csv"), ("words.csv: the columns", "must hold numbers")),
+    ((*SIMULATE, "--trace", "words.csv"), ("words.csv: line ", "must hold numbers")),
     ((*SIMULATE, "--trace", "empty.csv"), ("empty.csv: is empty",)),
     ((*SIMULATE, "--trace", "numbers.jsonl"), ("numbers.jsonl: line 1 is not a JSON object",)),
     (("simulate", "run.toml"), ("run.toml: concurrency must be a whole number, got 'many'",)),

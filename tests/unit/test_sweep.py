@@ -158,7 +158,10 @@ def test_a_file_that_is_not_a_sweep_result_is_left_alone(tmp_path: Path) -> None
     ("change", "message"),
     [
         (("seed = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]", "seed = []"), "grid.seed has no values"),
-        (("qps =", "requests_per_second ="), "requests_per_second is not a known field; nearest: requests"),
+        (
+            ("qps =", "requests_per_second ="),
+            "requests_per_second is not a known field; nearest: sessions_per_second",
+        ),
         (("isl =", "prompt ="), "prompt is not a known field"),
         (("qps =", "concurency ="), "concurency is not a known field; nearest: concurrency"),
         (("depth = 2", "depth = 0"), "depth must be at least 1, got 0"),

@@ -17,8 +17,9 @@ from specmargin.policies.kernel.decide import (
     observe,
 )
 from specmargin.policies.kernel.types import Expectation
+from specmargin.simulator.arrivals import arrive
 from specmargin.simulator.costs import draft_alike, draft_ragged, target_seconds
-from specmargin.simulator.scheduler import arrive, close, commit, log_is_full, schedule
+from specmargin.simulator.scheduler import close, commit, log_is_full, schedule
 from specmargin.simulator.state import ARRIVE, DEPTH, OUTCOME, VERIFY, Simulation, State
 from specmargin.simulator.workload import Request
 from specmargin.step import IntArray

@@ -9,6 +9,7 @@ import numpy as np
 
 from specmargin.decisions.pricer import Pricer
 from specmargin.errors import ScenarioError
+from specmargin.modes import Scheduling
 
 BLOCK_TOKENS = 16
 _FAR = 1 << 20  # tokens: longer than any sliding window, so that the cache grows linearly or not at all
@@ -21,7 +22,9 @@ class EngineSettings:
     max_num_seqs: int = 256
     max_num_batched_tokens: int = 8192
     kv_blocks: int | None = None  # None: as many as fit in memory
-    prefix_hit: float = 0.0  # share of each prompt that the prefix cache holds; its blocks are counted per request
+    prefix_cache: bool = True  # requests with block hashes find the blocks that earlier ones computed
+    prefix_hit: float = 0.0  # of requests without hashes: share of each prompt in the cache; blocks are not shared
+    scheduling: Scheduling = Scheduling.FCFS
 
     def __post_init__(self) -> None:
         for name in ("max_num_seqs", "max_num_batched_tokens"):

@@ -15,11 +15,13 @@ import numpy.typing as npt
 from specmargin.records import Rows, fields_of
 from specmargin.simulator.engine import KvBudget
 from specmargin.simulator.serving import Serving
-from specmargin.simulator.state import EngineRow, Simulation, TimeBin, Totals
+from specmargin.simulator.state import EngineRow, Limits, Simulation, TimeBin, Totals
+from specmargin.simulator.traffic import Client, by_arrival
 from specmargin.simulator.window import Window, steady_window, whole_run
 from specmargin.simulator.workload import Poisson, Request
 from specmargin.step import BoolArray, FloatArray, Step
 
+_CLIENT_COLUMNS = ("priority", "cached_tokens", "cancelled_seconds")
 _PERCENTILES = {"p50": 50, "p90": 90, "p99": 99}
 
 
@@ -34,8 +36,9 @@ class Slo:
 @dataclass(frozen=True, kw_only=True)
 class Result:
     serving: Serving
-    kv: KvBudget
+    limits: Limits
     requests: Rows[Request]
+    clients: Rows[Client]  # none if no request needs one
     totals: Totals
     engine: EngineRow  # at the end of the run
     bin_seconds: float
@@ -48,10 +51,14 @@ class Result:
     def of(cls, serving: Serving, simulation: Simulation, steps: npt.NDArray[Any]) -> Result:
         state, log, limits = simulation.state, simulation.log, simulation.limits
         used = int(state.totals["clock"][0] / limits.bin_seconds) + 1
+        requests, clients = state.requests, state.clients
+        if limits.sessions:
+            requests, clients = by_arrival(requests, clients)
         return cls(
             serving=serving,
-            kv=limits.kv,
-            requests=state.requests,
+            limits=limits,
+            requests=requests,
+            clients=clients,
             totals=state.totals[0],
             engine=state.engine[0],
             bin_seconds=limits.bin_seconds,
@@ -66,21 +73,25 @@ class Result:
         measured = steady_window if self.serving.steady else whole_run
         return measured(self.requests, self.serving.workload, float(self.totals.clock))
 
+    @property
+    def kv(self) -> KvBudget:
+        return self.limits.kv
+
     # --- by request ---
 
     @property
     def finished(self) -> BoolArray:
-        """The others were refused."""
+        """The others were refused or cancelled."""
         return np.asarray(np.isfinite(self.requests["finish_seconds"]))
 
     @property
     def ttft_by_request(self) -> FloatArray:
-        """NaN if refused."""
+        """NaN if refused, or cancelled before."""
         return np.asarray(self.requests["first_token_seconds"] - self.requests["arrival_seconds"])
 
     @property
     def tpot_by_request(self) -> FloatArray:
-        """Time between tokens; NaN for requests of one token, and if refused."""
+        """Time between tokens; NaN for requests of one token, and if refused or cancelled."""
         gaps = self.requests["output_tokens"] - 1
         decoding = self.requests["finish_seconds"] - self.requests["first_token_seconds"]
         return np.asarray(np.divide(decoding, gaps, out=np.full(gaps.shape, np.nan), where=gaps > 0))
@@ -96,25 +107,33 @@ class Result:
         return _finite(self.tpot_by_request[self.window.requests])
 
     @property
+    def e2e_by_request(self) -> FloatArray:
+        """NaN if refused or cancelled."""
+        return np.asarray(self.requests["finish_seconds"] - self.requests["arrival_seconds"])
+
+    @property
     def e2e_seconds(self) -> FloatArray:
-        chosen = self.window.requests
-        return _finite(self.requests["finish_seconds"][chosen] - self.requests["arrival_seconds"][chosen])
+        return _finite(self.e2e_by_request[self.window.requests])
 
     def attainment(self, slo: Slo) -> float:
-        """Share of the requests that finished within the limits; refused requests count as missed."""
-        met, chosen = self.finished, self.window.requests
+        """Share of the requests that finished within the limits, without cancelled ones; refused requests count as
+        missed."""
+        met, chosen = self.finished, np.zeros(self.requests.size, dtype=np.bool_)
+        chosen[self.window.requests] = True
+        if self.clients.size:
+            chosen &= np.isnan(self.clients["cancelled_seconds"])
         if slo.ttft_seconds is not None:
             met &= ~(self.ttft_by_request > slo.ttft_seconds)
         if slo.tpot_seconds is not None:
             met &= ~(self.tpot_by_request > slo.tpot_seconds)
-        return float(met[chosen].mean())
+        return float(met[chosen].mean()) if chosen.any() else 0.0
 
     @property
     def goodput(self) -> float:
         """Output tokens per second. At a constant rate: those that arrive, less those by which a queue grows."""
         offered, window = self.serving.workload.offered_tokens_per_second, self.window
         if not self.serving.steady:
-            return self.committed / window.seconds if self.committed else 0.0
+            return self.useful / window.seconds if self.useful else 0.0
         if offered is None:
             return float(self.requests["output_tokens"][window.requests].sum() / window.seconds)
         return min(self._binned("committed") / self._binned_seconds, offered) if window.queue_grows else offered
@@ -129,8 +148,8 @@ class Result:
 
     @property
     def busy_goodput(self) -> float:
-        """Committed tokens per busy second of the engine: compares policies independently of the load."""
-        return self.goodput / self.busy_share if self.committed else 0.0
+        """Useful tokens per busy second of the engine: compares policies independently of the load."""
+        return self.goodput / self.busy_share if self.useful else 0.0
 
     @property
     def busy_share(self) -> float:
@@ -166,6 +185,11 @@ class Result:
     @property
     def committed(self) -> int:
         return int(self.totals.committed)
+
+    @property
+    def useful(self) -> int:
+        """Committed tokens, without those of cancelled requests."""
+        return self.committed - int(self.totals.cancelled_tokens)
 
     @property
     def span_seconds(self) -> float:
@@ -241,6 +265,7 @@ class Result:
             "gpu_hours": self.gpu_hours,
             "gpu_hours_per_million_tokens": self.gpu_hours_per_million_tokens,
         }
+        summary |= self._traffic()
         if slo is not None:
             summary["slo_attainment"] = self.attainment(slo)
         if gpu_hour_price is not None:
@@ -249,6 +274,36 @@ class Result:
             summary["cost_per_million_tokens"] = None if hours is None else hours * gpu_hour_price
         return summary
 
+    def _traffic(self) -> dict[str, Any]:
+        """Prefix cache, cancelled requests and priorities, where the load has them."""
+        totals, traffic = self.totals, dict[str, Any]()
+        if self.limits.hashed or self.limits.prefix_hit > 0.0:
+            traffic["prefix_queries"], traffic["prefix_hits"] = int(totals.prefix_queries), int(totals.prefix_hits)
+            traffic["prefix_hit_share"] = totals.prefix_hits / max(totals.prefix_queries, 1)
+        if self.limits.cancelling:
+            for name in ("cancelled", "cancelled_tokens", "cancelled_drafts"):
+                traffic[name] = int(getattr(totals, name))
+        if self.has_priorities:
+            traffic["by_priority"] = self.by_priority()
+        return traffic
+
+    @property
+    def has_priorities(self) -> bool:
+        return self.clients.size > 0 and len(np.unique(self.clients["priority"])) > 1
+
+    def by_priority(self) -> list[dict[str, Any]]:
+        """Latencies of the requests of each priority, first served first."""
+        rows = []
+        for priority in np.unique(self.clients["priority"]):
+            chosen = self.clients["priority"] == priority
+            row: dict[str, Any] = {"priority": int(priority), "requests": int(chosen.sum())}
+            row["finished"] = int(self.finished[chosen].sum())
+            row["preemptions"] = int(self.requests["preemptions"][chosen].sum())
+            for name in ("ttft", "tpot", "e2e"):
+                row[f"{name}_seconds"] = _distribution(_finite(getattr(self, f"{name}_by_request")[chosen]))
+            rows.append(row)
+        return rows
+
     def request_columns(self) -> dict[str, Any]:
         requests, names = self.requests, self.serving.bank.categories
         shown = ("arrival_seconds", "prompt_tokens", "output_tokens", "first_token_seconds", "finish_seconds")
@@ -256,6 +311,7 @@ class Result:
             "request": np.arange(requests.size),
             "category": [names[index] for index in requests["category"]],
             **{name: requests[name] for name in (*shown, "preemptions")},
+            **({name: self.clients[name] for name in _CLIENT_COLUMNS} if self.clients.size else {}),
         }
 
     def step_columns(self) -> dict[str, FloatArray]:

@@ -10,14 +10,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from specmargin.architecture.types import DraftHead
 from specmargin.caches import IdentityCache
 from specmargin.errors import ScenarioError
+from specmargin.modes import Scheduling
 from specmargin.policies.policy import Decision, Outcome, Policy
 from specmargin.policies.rules import schedule_kernel
 from specmargin.records import Rows, rows_of
 from specmargin.simulator import core
 from specmargin.simulator.engine import kv_budget
 from specmargin.simulator.policies import PolicyChoice, PolicyInputs, check_policy, find_policy
+from specmargin.simulator.pool import BlockPool, new_pool
 from specmargin.simulator.results import Result
 from specmargin.simulator.serving import Serving
 from specmargin.simulator.state import (
@@ -34,7 +37,8 @@ from specmargin.simulator.state import (
     new_state,
 )
 from specmargin.simulator.tables import StepTables, TableLimits, context_axis, step_tables
-from specmargin.simulator.workload import Request, draw
+from specmargin.simulator.traffic import Traffic, traffic_of
+from specmargin.simulator.workload import Request
 
 _BINS = 1024
 _FIRST_BIN_SECONDS = 1.0 / 64.0
@@ -55,8 +59,16 @@ def simulate(
 
     `advance` is called with the number of newly finished requests.
     """
+    run = prepare(serving, choice=choice, log_steps=log_steps)
+    run.play(advance)
+    return Result.of(serving, run.simulation, run.logged_steps())
+
+
+def prepare(serving: Serving, *, choice: PolicyChoice | None = None, log_steps: bool = False) -> Run:
+    """A run that has not begun."""
     held_depth = check_policy(serving.policy, serving.max_depth) if choice is None else choice.held_depth
-    requests = draw(serving.workload, serving.seed)
+    traffic = traffic_of(serving.workload, serving.seed)
+    requests = traffic.requests
     check_room(serving, held_depth, requests)
     tables = tables_of(serving, requests)
     bank = serving.bank.deep(tables.prices.max_depth)
@@ -66,28 +78,50 @@ def simulate(
     )
     choice = find_policy(serving.policy, inputs) if choice is None else choice
     kernel = choice.policy.kernel() if serving.compiled else None
-    limits = Limits(
-        max_seqs=serving.engine.max_num_seqs,
-        max_tokens=serving.engine.max_num_batched_tokens,
-        kv=kv_budget(serving.pricer, serving.engine, held_depth=held_depth),
-        speculating=held_depth is not None,
-        users=serving.workload.users,
-        prefix_hit=serving.engine.prefix_hit,
-        bin_seconds=_FIRST_BIN_SECONDS,
-        by_python=kernel is None,
-        sees_outcomes=choice.sees_outcomes,
-    )
+    limits = _limits(serving, traffic, choice, by_python=kernel is None)
     simulation = Simulation(
         rounds=ReplayedRounds(bank.accepted, bank.survival, bank.first_by_round, bank.length_by_round),
         limits=limits,
         tables=tables,
         log=_new_log(tables, log_steps),
-        state=new_state(requests, limits, tables.prices.max_depth),
+        state=new_state(traffic, _pool(serving, traffic, limits), limits, tables.prices.max_depth),
         kernel=_NO_KERNEL if kernel is None else kernel,
     )
-    run = Run(simulation=simulation, decider=Decider(choice, simulation.state))
-    run.play(advance)
-    return Result.of(serving, run.simulation, run.logged_steps())
+    return Run(simulation=simulation, decider=Decider(choice, simulation.state))
+
+
+def _limits(serving: Serving, traffic: Traffic, choice: PolicyChoice, *, by_python: bool) -> Limits:
+    engine = serving.engine
+    kv = kv_budget(serving.pricer, engine, held_depth=choice.held_depth)
+    return Limits(
+        max_seqs=engine.max_num_seqs,
+        max_tokens=engine.max_num_batched_tokens,
+        kv=kv,
+        speculating=choice.held_depth is not None,
+        users=serving.workload.users,
+        prefix_hit=engine.prefix_hit,
+        bin_seconds=_FIRST_BIN_SECONDS,
+        by_python=by_python,
+        sees_outcomes=choice.sees_outcomes,
+        hashed=engine.prefix_cache and traffic.contents > 0 and kv.block_tokens == traffic.block_tokens,
+        cancelling=traffic.has_cancels,
+        by_priority=engine.scheduling == Scheduling.PRIORITY and traffic.has_priorities,
+        sessions=traffic.has_sessions,
+    )
+
+
+def _pool(serving: Serving, traffic: Traffic, limits: Limits) -> BlockPool:
+    """Heads read hidden states of the target, so that vLLM computes the last found block again for them."""
+    kv, requests = limits.kv, traffic.requests
+    longest = int((requests["prompt_tokens"] + requests["output_tokens"]).max()) + kv.lookahead_tokens
+    return new_pool(
+        traffic,
+        blocks=kv.blocks if limits.hashed else 0,
+        sequences=limits.max_seqs if limits.hashed else 0,
+        positions=min(kv.needed(longest), kv.blocks) if limits.hashed else 0,
+        first=kv.blocks_per_sequence,
+        dropped=int(limits.speculating and isinstance(serving.scenario.drafter.runs, DraftHead)),
+    )
 
 
 def check(serving: Serving, policy: str) -> None:
@@ -101,7 +135,7 @@ def check_room(serving: Serving, held_depth: int | None, requests: Rows[Request]
     name, depth = serving.scenario.architecture.name, "no drafts" if held_depth is None else f"depth {held_depth}"
     if kv.blocks < kv.needed(1):
         raise ScenarioError(f"{name} at {depth} leaves {kv.blocks} KV blocks, not enough for one sequence")
-    requests = draw(serving.workload, serving.seed) if requests is None else requests
+    requests = traffic_of(serving.workload, serving.seed).requests if requests is None else requests
     shortest = int((requests["prompt_tokens"] + requests["output_tokens"]).min())
     if kv.blocks < kv.needed(shortest):
         room = (kv.blocks - kv.blocks_per_sequence) * kv.block_tokens - kv.lookahead_tokens
@@ -113,7 +147,7 @@ def check_room(serving: Serving, held_depth: int | None, requests: Rows[Request]
 
 def tables_of(serving: Serving, requests: Rows[Request] | None = None) -> StepTables:
     """Step prices up to the longest of these requests; the same for every policy, and cached."""
-    requests = draw(serving.workload, serving.seed) if requests is None else requests
+    requests = traffic_of(serving.workload, serving.seed).requests if requests is None else requests
     longest = int((requests["prompt_tokens"] + requests["output_tokens"]).max()) + serving.max_depth
     limits = TableLimits(
         sequences=serving.engine.max_num_seqs,
@@ -138,17 +172,21 @@ class Run:
     _logged: list[npt.NDArray[Any]] = field(default_factory=list)
 
     def play(self, advance: Callable[[int], None]) -> None:
-        totals, reported = self.simulation.state.totals, 0
+        reported = 0
         while (code := core.run(self.simulation, _STEPS_PER_CALL)) != core.FINISHED:
             if code == core.NEEDS_DECISION:
                 self.decider.decide()
                 continue
-            finished = int(totals["finished"][0] + totals["refused"][0])
-            advance(finished - reported)
-            reported = finished
+            ended = self._ended()
+            advance(ended - reported)
+            reported = ended
             self._collect_log()
-        advance(int(totals["finished"][0] + totals["refused"][0]) - reported)
+        advance(self._ended() - reported)
         self._collect_log()
+
+    def _ended(self) -> int:
+        totals = self.simulation.state.totals
+        return int(sum(totals[name][0] for name in ("finished", "refused", "cancelled")))
 
     def _collect_log(self) -> None:
         """Copy and clear the logged steps; merge time bins in pairs when the clock has passed the last one."""

@@ -1,56 +1,18 @@
-"""The engine's part of a step, the same for every policy: arrive, schedule, commit, close. Compiled.
+"""The engine's part of a step, the same for every policy: schedule, commit, close. Compiled.
 
 Follows vLLM V1: running requests are scheduled first, in order of arrival, then waiting requests, until the token
 budget is spent. Long prompts are prefilled in chunks. A request is admitted when its whole prompt fits in free blocks.
-When blocks run out, the most recent request is preempted and recomputed later. Drafts made at the end of a step are
-verified in the next step.
+When blocks run out, the most recent request (by priority: the last of the lowest priority) is preempted and recomputed
+later. Drafts made at the end of a step are verified in the next step.
 """
 
 from __future__ import annotations
 
-from specmargin.compiler import compiled
+from specmargin.compiler import compiled, compiled_apart
+from specmargin.simulator.arrivals import blocks_for, dequeue, put_back, release, send_next
+from specmargin.simulator.pool import begin, find_prefix, free_among, learn, take
+from specmargin.simulator.queues import comes_before
 from specmargin.simulator.state import Limits, Log, Simulation, State
-
-
-@compiled
-def _blocks_for(tokens: int, limits: Limits) -> int:
-    kv = limits.kv
-    return (tokens + kv.lookahead_tokens + kv.block_tokens - 1) // kv.block_tokens + kv.blocks_per_sequence
-
-
-@compiled
-def arrive(limits: Limits, state: State) -> bool:
-    """Queue the requests that have arrived; an idle engine waits for the next one. False: no requests are left."""
-    requests, engine, totals = state.requests, state.engine[0], state.totals[0]
-    while True:
-        while engine.next_request < requests.size and requests[engine.next_request].arrival_seconds <= totals.clock:
-            number = engine.next_request
-            request = requests[number]
-            engine.next_request += 1
-            most_tokens = request.prompt_tokens + request.output_tokens + limits.kv.lookahead_tokens
-            if _blocks_for(most_tokens, limits) > limits.kv.blocks:
-                totals.refused += 1
-                if limits.users > 0:
-                    _next_of_user(state, limits.users)
-                continue
-            state.queue[engine.queue_tail] = number
-            engine.queue_tail += 1
-        if engine.running > 0 or engine.queue_head < engine.queue_tail or engine.stacked > 0:
-            return True
-        if engine.next_request >= requests.size:
-            return False
-        arrival = requests[engine.next_request].arrival_seconds
-        totals.idle += arrival - totals.clock
-        totals.clock = arrival
-
-
-@compiled
-def _next_of_user(state: State, users: int) -> None:
-    """A user whose request finished or was refused sends the next one now."""
-    totals = state.totals[0]
-    following = users + totals.finished + totals.refused - 1
-    if following < state.requests.size:
-        state.requests[following].arrival_seconds = totals.clock
 
 
 @compiled
@@ -69,30 +31,35 @@ def schedule(simulation: Simulation) -> None:
         request = requests[slot.request]
         remaining = request.prompt_tokens + request.emitted - request.computed
         decoding = remaining == 1 and request.emitted > 0
-        take = min(remaining + request.verify if decoding else remaining, budget)
-        new_blocks = _blocks_for(request.computed + take, limits) - request.blocks
-        while new_blocks > engine.free_blocks and engine.running > i:
+        planned = min(remaining + request.verify if decoding else remaining, budget)
+        new_blocks = blocks_for(request.computed + planned, limits) - request.blocks
+        if new_blocks > engine.free_blocks:
             preempting = True
-            _preempt(state)
-        if engine.running == i:  # the request itself was preempted
-            break
+            i, budget = _make_room(simulation, i, budget, new_blocks)
+            if i < 0:  # the request itself was preempted
+                i = -1 - i
+                break
+            slot = slots[i]
+        if limits.hashed:
+            _grow(state, slot.request, new_blocks, planned)
         if new_blocks > 0:
             request.blocks += new_blocks
             engine.free_blocks -= new_blocks
-        slot.planned = take
+        slot.planned = planned
         if decoding:
             slot.prompting = 0
             step.rounds += 1
-            step.extra += take - 1
+            step.extra += planned - 1
             step.context += request.computed
-            step.effective += effective[request.category, take - 1]
+            step.effective += effective[request.category, planned - 1]
         else:
-            _schedule_prompt(state, i, take)
-        budget -= take
+            _schedule_prompt(state, i, planned)
+        budget -= planned
         i += 1
     for j in range(i, engine.running):
         slots[j].planned = 0
-    if not preempting:
+    waiting = engine.stacked > 0 or engine.queue_head < engine.queue_tail
+    if waiting and not preempting and engine.running < limits.max_seqs:
         _admit(limits, state, budget)
     step.ready += step.rounds
     totals = state.totals[0]
@@ -100,34 +67,103 @@ def schedule(simulation: Simulation) -> None:
 
 
 @compiled
-def _schedule_prompt(state: State, index: int, take: int) -> None:
+def _schedule_prompt(state: State, index: int, planned: int) -> None:
     """Schedule a chunk of a prompt. After the last chunk the sequence drafts at the end of the step."""
     slot, step = state.slots[index], state.step[0]
     request = state.requests[slot.request]
-    slot.planned = take
+    slot.planned = planned
     slot.prompting = 1
-    step.prompt_tokens += take
-    step.attended += take * (request.computed + 0.5 * take)
-    if request.computed + take == request.prompt_tokens + request.emitted:
+    step.prompt_tokens += planned
+    step.attended += planned * (request.computed + 0.5 * planned)
+    if request.computed + planned == request.prompt_tokens + request.emitted:
         step.ready += 1
 
 
+@compiled_apart
+def _grow(state: State, number: int, new_blocks: int, planned: int) -> None:
+    """Take blocks for the positions of this step, and make known those that it fills."""
+    if new_blocks > 0:
+        take(state.pool, state.clients[number], state.requests[number].blocks, new_blocks)
+    _learn(state, number, planned)
+
+
 @compiled
-def _preempt(state: State) -> None:
-    """Free the blocks of the most recent request; it is recomputed when there is room."""
+def _learn(state: State, number: int, planned: int) -> None:
+    """Other requests find a block from the step on that fills it with tokens that are final."""
+    request, client, pool = state.requests[number], state.clients[number], state.pool
+    final = min(request.computed + planned, request.prompt_tokens + request.emitted)
+    if final // pool.block_tokens > client.known_blocks:
+        learn(pool, client, final)
+
+
+@compiled_apart
+def _make_room(simulation: Simulation, index: int, budget: int, blocks: int) -> tuple[int, int]:
+    """Preempt others until `blocks` are free for the request at `index`. Returns its index then, or -1 minus it if the
+    request itself was preempted, and the budget."""
+    limits, state = simulation.limits, simulation.state
     engine = state.engine[0]
-    engine.running -= 1
-    number = state.slots[engine.running].request
+    while blocks > engine.free_blocks:
+        victim = _lowest(state) if limits.by_priority else engine.running - 1
+        if victim < index:
+            budget += _take_back(simulation, victim)
+        _preempt(limits, state, victim)
+        if victim == index:
+            return -1 - index, budget
+        if victim < index:
+            index -= 1
+    return index, budget
+
+
+@compiled
+def _preempt(limits: Limits, state: State, victim: int) -> None:
+    """Free the blocks of a running request; it is recomputed when there is room."""
+    engine, slots = state.engine[0], state.slots
+    number = slots[victim].request
     request = state.requests[number]
-    engine.free_blocks += request.blocks
+    engine.running -= 1
+    for j in range(victim, engine.running):
+        slots[j].request, slots[j].planned, slots[j].prompting = (
+            slots[j + 1].request,
+            slots[j + 1].planned,
+            slots[j + 1].prompting,
+        )
+    release(limits, state, number)
     state.totals[0].preemptions += 1
     request.preemptions += 1
-    request.blocks = request.computed = request.held = request.verify = 0
-    state.stack[engine.stacked] = number
-    engine.stacked += 1
+    request.computed = request.held = request.verify = 0
+    put_back(limits, state, number)
 
 
 @compiled
+def _lowest(state: State) -> int:
+    """The running request that vLLM preempts first by priority: the highest value, of these the last to arrive."""
+    lowest = 0
+    for i in range(1, state.engine[0].running):
+        if comes_before(state.requests, state.clients, state.slots[lowest].request, state.slots[i].request, True):
+            lowest = i
+    return lowest
+
+
+@compiled
+def _take_back(simulation: Simulation, index: int) -> int:
+    """Undo what this step has scheduled of a request. Returns its positions."""
+    state, effective = simulation.state, simulation.tables.effective_by_category
+    slot, step = state.slots[index], state.step[0]
+    request, planned = state.requests[slot.request], slot.planned
+    if slot.prompting:
+        step.prompt_tokens -= planned
+        step.attended -= planned * (request.computed + 0.5 * planned)
+        if request.computed + planned == request.prompt_tokens + request.emitted:
+            step.ready -= 1
+    else:
+        step.rounds -= 1
+        step.extra -= planned - 1
+        step.context -= request.computed
+        step.effective -= effective[request.category, planned - 1]
+    return planned
+
+
+@compiled_apart
 def _admit(limits: Limits, state: State, budget: int) -> None:
     """Admit waiting requests in order, preempted ones first, until one does not fit."""
     engine = state.engine[0]
@@ -140,20 +176,57 @@ def _admit(limits: Limits, state: State, budget: int) -> None:
         number = state.stack[engine.stacked - 1] if resumed else state.queue[engine.queue_head]
         request = state.requests[number]
         tokens = request.prompt_tokens + request.emitted
-        if _blocks_for(tokens, limits) > engine.free_blocks:
+        found = find_prefix(state.pool, state.clients[number], tokens) if limits.hashed else 0
+        if blocks_for(tokens, limits) - _held_by_others(limits, state, number, found) > engine.free_blocks:
             return
         if resumed:
             engine.stacked -= 1
         else:
-            engine.queue_head += 1
-        request.computed = int(limits.prefix_hit * request.prompt_tokens)  # found in the prefix cache
-        take = min(tokens - request.computed, budget)
-        request.blocks = _blocks_for(request.computed + take, limits)
-        engine.free_blocks -= request.blocks
+            dequeue(limits, state)
+        if limits.hashed:
+            request.computed = found * limits.kv.block_tokens
+        else:
+            request.computed = int(limits.prefix_hit * request.prompt_tokens)
+        planned = min(tokens - request.computed, budget)
+        request.blocks = blocks_for(request.computed + planned, limits)
+        if limits.hashed:
+            _hold(state, number, found, planned)
+        else:
+            engine.free_blocks -= request.blocks
+        _count_cached(limits, state, number)
         state.slots[engine.running].request = number
         engine.running += 1
-        _schedule_prompt(state, engine.running - 1, take)
-        budget -= take
+        _schedule_prompt(state, engine.running - 1, planned)
+        budget -= planned
+
+
+@compiled
+def _held_by_others(limits: Limits, state: State, number: int, found: int) -> int:
+    """Blocks of the found prefix that take no free block, because running requests hold them."""
+    return found - free_among(state.pool, state.clients[number], found) if limits.hashed and found > 0 else 0
+
+
+@compiled
+def _hold(state: State, number: int, found: int, planned: int) -> None:
+    """Hold the found blocks and take free ones for the rest; blocks of recurrent states are before those of tokens."""
+    pool, client, blocks = state.pool, state.clients[number], state.requests[number].blocks
+    state.engine[0].free_blocks -= blocks - found + free_among(pool, client, found)
+    begin(pool, client, found)
+    take(pool, client, 0, pool.first_content)
+    after = pool.first_content + found
+    take(pool, client, after, blocks - after)
+    _learn(state, number, planned)
+
+
+@compiled
+def _count_cached(limits: Limits, state: State, number: int) -> None:
+    """As vLLM counts: of first admissions, not of requests that are recomputed."""
+    request, totals = state.requests[number], state.totals[0]
+    if request.preemptions == 0:
+        totals.prefix_queries += request.prompt_tokens
+        totals.prefix_hits += request.computed
+        if limits.hashed:
+            state.clients[number].cached_tokens = request.computed
 
 
 @compiled
@@ -237,17 +310,21 @@ def close(simulation: Simulation) -> None:
     for k in range(step.fresh):
         requests[state.fresh[k]].first_token_seconds = totals.clock
     used = limits.kv.blocks - engine.free_blocks
-    for k in range(step.done):
-        request = requests[state.done[k]]
-        request.finish_seconds = totals.clock
-        engine.free_blocks += request.blocks
-        request.blocks = 0
-        totals.finished += 1
-        if limits.users > 0:
-            _next_of_user(state, limits.users)
+    if step.done > 0:
+        _finish_requests(limits, state)
     _log_step(simulation, start, seconds, used)
     engine.depth, engine.gated = engine.chosen_depth, engine.chosen_gated
     engine.steps += 1
+
+
+@compiled_apart
+def _finish_requests(limits: Limits, state: State) -> None:
+    totals = state.totals[0]
+    for k in range(state.step[0].done):
+        state.requests[state.done[k]].finish_seconds = totals.clock
+        release(limits, state, state.done[k])
+        totals.finished += 1
+        send_next(limits, state, state.done[k])
 
 
 @compiled

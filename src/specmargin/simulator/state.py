@@ -9,7 +9,9 @@ import numpy as np
 from specmargin.policies.kernel.types import Kernel
 from specmargin.records import Rows, rows_of
 from specmargin.simulator.engine import KvBudget
+from specmargin.simulator.pool import BlockPool
 from specmargin.simulator.tables import StepTables
+from specmargin.simulator.traffic import Client, Traffic
 from specmargin.simulator.workload import Request
 from specmargin.step import FloatArray, IntArray
 
@@ -30,10 +32,12 @@ class EngineRow:
     """The engine between two steps."""
 
     next_request: int  # to arrive
-    queue_head: int  # of the waiting requests
+    next_user: int  # first request of the session that a user of a closed loop begins next
+    turns: int  # of sessions, sent but not arrived
+    queue_head: int  # of the waiting requests; by priority, a heap that begins at 0
     queue_tail: int
     running: int
-    stacked: int  # preempted requests, which are admitted first
+    stacked: int  # preempted requests, which are admitted first; by priority, none
     free_blocks: int
     steps: int
     phase: int
@@ -70,6 +74,11 @@ class Totals:
 
     finished: int
     refused: int  # requests that cannot fit in memory
+    cancelled: int
+    cancelled_tokens: int  # generated for cancelled requests
+    cancelled_drafts: int  # that they left unverified
+    prefix_queries: int  # prompt tokens of admitted requests
+    prefix_hits: int  # of them, found in the prefix cache
     committed: int
     drafted: int
     verified: int
@@ -138,15 +147,22 @@ class Limits(NamedTuple):
     bin_seconds: float
     by_python: bool  # decisions are made in Python: the loop returns for each
     sees_outcomes: bool  # the policy sees outcomes instead of signals (oracle)
+    hashed: bool  # requests have block hashes, and the engine a prefix cache
+    cancelling: bool  # some clients disconnect
+    by_priority: bool
+    sessions: bool
 
 
 class State(NamedTuple):
     requests: Rows[Request]
+    clients: Rows[Client]
+    pool: BlockPool
     slots: Rows[SlotRow]
     engine: Rows[EngineRow]  # one row
     step: Rows[StepRow]  # one row
     totals: Rows[Totals]  # one row
     queue: IntArray
+    turns: IntArray  # of sessions, by arrival
     stack: IntArray  # preempted requests
     fresh: IntArray  # requests that got their first token in this step
     done: IntArray  # requests that finish in this step
@@ -177,16 +193,20 @@ class Simulation(NamedTuple):
     kernel: Kernel  # of a compiled policy
 
 
-def new_state(requests: Rows[Request], limits: Limits, depth: int) -> State:
+def new_state(traffic: Traffic, pool: BlockPool, limits: Limits, depth: int) -> State:
     """`depth`: deepest token that has a signal."""
     stack, fresh, done, drafted, verified, accepted, lengths = np.zeros((7, limits.max_seqs), dtype=np.int64)
+    requests = traffic.requests
     return State(
         requests=requests,
+        clients=traffic.clients,
+        pool=pool,
         slots=rows_of(SlotRow, limits.max_seqs),
-        engine=rows_of(EngineRow, free_blocks=limits.kv.blocks),
+        engine=rows_of(EngineRow, free_blocks=limits.kv.blocks, next_user=traffic.begun),
         step=rows_of(StepRow),
         totals=rows_of(Totals),
         queue=np.zeros(requests.size, dtype=np.int64),
+        turns=np.zeros(requests.size if limits.sessions else 0, dtype=np.int64),
         stack=stack,
         fresh=fresh,
         done=done,

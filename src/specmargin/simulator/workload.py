@@ -11,6 +11,7 @@ import numpy as np
 
 from specmargin.errors import ScenarioError
 from specmargin.records import Rows, rows_of
+from specmargin.simulator.engine import BLOCK_TOKENS
 from specmargin.step import FloatArray, IntArray
 
 _MAX_REQUESTS = 20_000_000
@@ -169,13 +170,32 @@ class RateSchedule:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BlockHashes:
+    """Hashes of the blocks of every prompt: equal hashes are equal blocks after equal blocks."""
+
+    ids: IntArray  # of all requests, one after another
+    first: IntArray  # (requests + 1): where those of a request begin
+    block_tokens: int
+
+    def __post_init__(self) -> None:
+        if self.block_tokens < BLOCK_TOKENS or self.block_tokens % BLOCK_TOKENS:
+            raise ScenarioError(
+                f"blocks with hashes have a multiple of {BLOCK_TOKENS} tokens, got hash_tokens = {self.block_tokens}"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Trace:
-    """Recorded requests: arrival, prompt and output of each."""
+    """Recorded requests: arrival, prompt and output of each, and what else was recorded."""
 
     arrival_seconds: FloatArray
     prompt_tokens: IntArray
     output_tokens: IntArray
     source: str
+    hashes: BlockHashes | None = None
+    priority: IntArray | None = None
+    cancel_tokens: IntArray | None = None  # 0: not cancelled
+    cancel_seconds: FloatArray | None = None  # after arrival; infinite: not cancelled
 
     def __post_init__(self) -> None:
         if self.arrival_seconds.size == 0:
@@ -193,6 +213,40 @@ class Trace:
 Arrivals = ClosedLoop | Poisson | RateSchedule | Trace
 
 
+# --- clients ---
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sessions:
+    """Conversations: each turn's prompt is the history and the workload's `prompt` of new tokens.
+
+    Arrivals are then those of sessions: rates are of sessions, users have one each, `requests` counts turns.
+    """
+
+    turns: Length
+    think_seconds: float = 0.0  # mean between an answer and the next turn, exponential
+    shared_tokens: int = 0  # a system prompt that sessions of one category have in common
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.think_seconds < np.inf or self.shared_tokens < 0:
+            raise ScenarioError("sessions need think_seconds and shared_tokens of at least 0")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cancels:
+    """A share of the clients disconnects after this many output tokens or seconds, whichever comes first."""
+
+    share: float
+    tokens: Length | None = None
+    seconds: float | None = None
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.share <= 1.0:
+            raise ScenarioError(f"the share of cancelled requests must lie in 0..1, got {self.share:g}")
+        if self.share > 0.0 and self.tokens is None and self.seconds is None:
+            raise ScenarioError("cancelled requests need a number of tokens or seconds after which they are cancelled")
+
+
 # --- workloads ---
 
 
@@ -204,6 +258,7 @@ class Category:
     weight: float = 1.0
     prompt: Length | None = None
     output: Length | None = None
+    priority: int | None = None  # lower is served first; None: 0
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.weight < np.inf:
@@ -216,10 +271,14 @@ class Workload:
     prompt: Length
     output: Length
     categories: tuple[Category, ...] = (Category(name="all"),)
+    sessions: Sessions | None = None
+    cancels: Cancels | None = None
 
     def __post_init__(self) -> None:
         if not self.categories or sum(category.weight for category in self.categories) <= 0.0:
             raise ScenarioError("a workload needs a category with a weight above 0")
+        if self.sessions is not None and not isinstance(self.arrivals, ClosedLoop | Poisson):
+            raise ScenarioError("sessions start at a rate or in a closed loop; a trace has its own requests")
 
     @property
     def users(self) -> int:
@@ -228,9 +287,11 @@ class Workload:
 
     @property
     def offered_tokens_per_second(self) -> float | None:
-        """Output tokens that arrive at a constant rate; None: users send as much as is served, other rates change."""
-        rate = self.arrivals.requests_per_second if isinstance(self.arrivals, Poisson) else None
-        return None if rate is None else rate * self.mean_output
+        """Output tokens that arrive at a constant rate; None: users and sessions send as much as is served, cancelled
+        requests less than they ask for, and other rates change."""
+        if not isinstance(self.arrivals, Poisson) or self.sessions is not None or self.cancels is not None:
+            return None
+        return self.arrivals.requests_per_second * self.mean_output
 
     @property
     def mean_output(self) -> float:
@@ -277,15 +338,16 @@ def draw(workload: Workload, seed: int) -> Rows[Request]:
         prompt, output = arrivals.prompt_tokens[order], arrivals.output_tokens[order]
     else:
         categories = workload.categories
-        prompt = _by_category([each.prompt or workload.prompt for each in categories], category, prompts)
-        output = _by_category([each.output or workload.output for each in categories], category, outputs)
+        prompt = lengths_by_category([each.prompt or workload.prompt for each in categories], category, prompts)
+        output = lengths_by_category([each.output or workload.output for each in categories], category, outputs)
     requests = rows_of(Request, count, first_token_seconds=np.nan, finish_seconds=np.nan)
     requests["arrival_seconds"][:], requests["category"][:] = arrival, category
     requests["prompt_tokens"][:], requests["output_tokens"][:] = prompt, output
     return requests
 
 
-def _by_category(lengths: Sequence[Length], category: IntArray, generator: np.random.Generator) -> IntArray:
+def lengths_by_category(lengths: Sequence[Length], category: IntArray, generator: np.random.Generator) -> IntArray:
+    """`lengths`: of each category; `category`: of each request."""
     if len(set(lengths)) == 1:
         return draw_lengths(lengths[0], category.size, generator)
     drawn = np.array([draw_lengths(length, category.size, generator) for length in lengths])

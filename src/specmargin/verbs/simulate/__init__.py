@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from specmargin.simulator.serving import Serving
 
 _HOURS = 3  # shortest run whose figure compares policies by hour
-_ASSUMED = "assumed: the vLLM V1 scheduler; no prefix cache; one round per step"
+_ASSUMED = "assumed: the vLLM V1 scheduler; {prefixes}; one round per step"
 _SHOWN_TIMES = (
     ("ttft_seconds", "p50"),
     ("ttft_seconds", "p99"),
@@ -136,6 +136,7 @@ class SimulateAnswer(Answer[SimulateRequest]):
         rows = self.policies
         served = f"{rows[0]['finished']:,} of {rows[0]['requests']:,} requests served"
         refused = f", {rows[0]['refused']:,} refused (would never fit)" if rows[0]["refused"] else ""
+        refused += f", {rows[0]['cancelled']:,} cancelled" if rows[0].get("cancelled") else ""
         if len(rows) == 1:
             return f"{served}{refused}, {rows[0]['committed']:,} tokens in {duration(rows[0]['span_seconds'])}."
         times = [row["tpot_seconds"]["mean"] for row in rows]
@@ -185,10 +186,11 @@ class SimulateAnswer(Answer[SimulateRequest]):
                 )
         yield GAP
         yield self._busy_time()
+        yield from self._traffic()
         yield GAP
         yield from sourced({name: source for name, source in serving.pricer.sources.items() if name != "acceptance"})
         yield dim(f"  rounds: {serving.bank.source}")
-        yield dim(f"  engine: {_ASSUMED}")
+        yield dim(f"  engine: {_ASSUMED.format(prefixes=_prefixes(self.results[0]))}")
 
     @property
     def _measured(self) -> str:
@@ -211,6 +213,24 @@ class SimulateAnswer(Answer[SimulateRequest]):
             columns=[*left("policy"), *right(*names)],
             rows=[_speed_cells(row, slo=slo, price=price) for row in self.policies],
         )
+
+    def _traffic(self) -> Iterator[Block]:
+        """What shared prefixes, cancelled requests and priorities did, of each policy."""
+        lines = [line for row in self.policies for line in _traffic_lines(row)]
+        if lines:
+            yield GAP
+        for line in lines:
+            yield Line(line)
+        if "by_priority" in self.policies[0]:
+            yield GAP
+            yield Table(
+                title="by priority; times in ms",
+                columns=[
+                    *left("policy"),
+                    *right("priority", "requests", "TTFT p50", "p99", "TPOT p50", "p99", "preempted"),
+                ],
+                rows=[_priority_cells(row["policy"], each) for row in self.policies for each in row["by_priority"]],
+            )
 
     def _busy_time(self) -> Table:
         parts = [row["seconds_by_component"] for row in self.policies]
@@ -248,9 +268,11 @@ class SimulateAnswer(Answer[SimulateRequest]):
 
 
 def flat(row: dict[str, Any]) -> dict[str, Any]:
-    """A row without tables in it: their names are joined by underscores."""
+    """A row without tables in it: their names are joined by underscores. Lists (`by_priority`) are left out."""
     columns: dict[str, Any] = {}
     for name, value in row.items():
+        if isinstance(value, list):
+            continue
         columns |= {f"{name}_{key}": part for key, part in value.items()} if isinstance(value, dict) else {name: value}
     return columns
 
@@ -267,6 +289,37 @@ def _speed_cells(row: dict[str, Any], *, slo: bool, price: bool) -> Sequence[str
         f"{wasted:.0%}",
         *([f"{row['slo_attainment']:.1%}"] if slo else []),
         *([f"{row['cost']:,.2f}"] if price else []),
+    ]
+
+
+def _prefixes(result: Result) -> str:
+    """What was assumed of the prefix cache."""
+    if result.limits.hashed:
+        states = "; recurrent states and windows are cached with every block" if result.kv.blocks_per_sequence else ""
+        return f"prefix cache by block hashes, least recently used first out{states}"
+    if result.limits.prefix_hit > 0.0:
+        return f"{result.limits.prefix_hit:.0%} of each prompt cached, blocks not shared"
+    return "no prefix cache"
+
+
+def _traffic_lines(row: dict[str, Any]) -> Iterator[str]:
+    if "prefix_hits" in row:
+        share, tokens = row["prefix_hit_share"], row["prefix_queries"]
+        yield f"  {row['policy']}: {share:.0%} of {tokens:,} prompt tokens from the prefix cache"
+    if "cancelled" in row:
+        yield (
+            f"  {row['policy']}: {row['cancelled']:,} requests cancelled by their clients; "
+            f"wasted on them: {row['cancelled_tokens']:,} output tokens and {row['cancelled_drafts']:,} pending drafts"
+        )
+
+
+def _priority_cells(policy: str, row: dict[str, Any]) -> Sequence[str]:
+    return [
+        policy,
+        f"{row['priority']}",
+        f"{row['requests']:,}",
+        *(_milliseconds(row[key][quantile]) for key, quantile in _SHOWN_TIMES[:4]),
+        f"{row['preemptions']:,}",
     ]
 
 

@@ -25,7 +25,7 @@ from specmargin.answers.request_schema import (
 from specmargin.errors import ScenarioError
 from specmargin.files import read_toml
 from specmargin.limits import MAX_BATCH, MAX_DEPTH
-from specmargin.modes import POLICIES
+from specmargin.modes import POLICIES, Scheduling
 from specmargin.schema import StrictModel
 from specmargin.verbs.plan.request_schema import RANGE_RATIO, RangeField
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 _MAX_REQUESTS = 10_000_000
 _LARGEST_LN = 17.0  # of a length: e^17 is more than MAX_CONTEXT tokens
-_LOADS = ("qps", "concurrency", "trace", "hours")
+_LOADS = ("qps", "sessions_per_second", "concurrency", "trace", "hours")
 _FILES = ("trace", "acceptance", "bank")  # keys whose paths are relative to the scenario file
 KEY = Shown(panel=LOAD.panel, key=True)
 
@@ -99,6 +99,7 @@ class CategoryTable(StrictModel):
     routing: str | None = None
     isl: Annotated[LengthTable, LENGTH] | None = None
     osl: Annotated[LengthTable, LENGTH] | None = None
+    priority: int | None = Field(default=None, ge=-(2**31), lt=2**31)
 
 
 class SimulateRequest(ScenarioRequest):
@@ -124,6 +125,49 @@ class SimulateRequest(ScenarioRequest):
         int | None,
         Field(ge=1, le=_MAX_REQUESTS, description="Concurrent requests: a closed loop of this many users."),
         LOAD.as_("N").needed,
+    ] = None
+    sessions_per_second: Annotated[
+        float | None,
+        Field(gt=0, le=1e6, description="Sessions of --turns that start per second (Poisson), instead of --qps."),
+        LOAD.as_("RATE"),
+    ] = None
+    turns: Annotated[
+        LengthTable,
+        LENGTH,
+        Field(description="Turns per session; a prompt is the history and --isl new tokens."),
+        LOAD.as_("N", "1"),
+    ] = LengthTable(tokens=1)
+    think_seconds: Annotated[
+        float,
+        Field(ge=0, lt=1e9, description="Mean time between an answer and the session's next turn (exponential)."),
+        LOAD.as_("SECONDS"),
+    ] = 10.0
+    shared_prefix: Annotated[
+        int,
+        Field(ge=0, le=MAX_CONTEXT, description="Tokens of a system prompt before the --isl tokens, equal for all."),
+        NUMBER,
+        LOAD.as_("TOKENS"),
+    ] = 0
+    prefix_hit: Annotated[
+        float,
+        Field(ge=0, lt=1, description="Fraction of input tokens found in the prefix cache, if only that is known."),
+        LOAD.as_("FRACTION"),
+    ] = 0.0
+    hash_tokens: Annotated[
+        int, Field(ge=1, le=MAX_CONTEXT, description="Tokens per block hash of a trace; Mooncake's have 512."), KEY
+    ] = 512
+    cancel_share: Annotated[
+        float,
+        Field(ge=0, le=1, description="Share of requests that clients cancel, after --cancel-tokens or -seconds."),
+        LOAD.as_("FRACTION"),
+    ] = 0.0
+    cancel_tokens: Annotated[
+        LengthTable | None, LENGTH, Field(description="Output tokens after which they are cancelled."), LOAD.as_("N")
+    ] = None
+    cancel_seconds: Annotated[
+        float | None,
+        Field(gt=0, lt=1e9, description="Seconds after arrival at which they are cancelled."),
+        LOAD.as_("SECONDS"),
     ] = None
     trace: Annotated[str | None, Field(description="Request trace, CSV or JSONL."), LOAD.as_("FILE").needed] = None
     hours: Annotated[
@@ -172,6 +216,16 @@ class SimulateRequest(ScenarioRequest):
         NUMBER,
         PRICES.as_("N", "the engine's on this GPU"),
     ] = None
+    no_prefix_cache: Annotated[
+        bool,
+        Field(description="Compute shared prefixes again, as with vLLM's --no-enable-prefix-caching."),
+        PRICES,
+    ] = False
+    scheduling: Annotated[
+        Scheduling,
+        Field(description="As vLLM's --scheduling-policy: fcfs, or priority (of categories, or in a trace)."),
+        PRICES.as_("POLICY"),
+    ] = Scheduling.FCFS
     ttft_slo: Annotated[
         float | None, Field(gt=0, lt=1e9, description="Target for the time to first token, in ms."), QUESTION.as_("MS")
     ] = None
@@ -192,18 +246,45 @@ class SimulateRequest(ScenarioRequest):
             raise ScenarioError(f"{where}name a device with --gpu (`specmargin gpus` lists them)")
         if sum(getattr(self, name) is not None for name in _LOADS) != 1:
             raise ScenarioError(
-                f"{where}give one load: --qps, --concurrency or --trace (in files also hours with hourly_qps)"
+                f"{where}give one load: --qps, --concurrency or --trace (in files also hours with hourly_qps; of "
+                "sessions --sessions-per-second)"
             )
         if (self.hours is None) != (self.hourly_qps is None):
             raise ScenarioError(f"{where}hours and hourly_qps go together: requests per second at each hour")
+        self._check_clients(where)
         return self if "context" in self.model_fields_set or self.trace is not None else self._at_mean_context()
 
     def _at_mean_context(self) -> SimulateRequest:
-        """With the context of its requests, as `plan` has it under a load."""
+        """With the context of its requests, as `plan` has it under a load; of sessions, with half of their history."""
         from specmargin.simulator.workload import mean_tokens
 
-        isl, osl = (mean_tokens(each.length(self.range_ratio)) for each in (self.isl, self.osl))
-        return self.model_copy(update={"context": max(round(isl + osl / 2.0), 1)})
+        isl, osl, turns = (mean_tokens(each.length(self.range_ratio)) for each in (self.isl, self.osl, self.turns))
+        history = self.shared_prefix + (turns - 1.0) / 2.0 * (isl + osl)
+        return self.model_copy(update={"context": max(round(history + isl + osl / 2.0), 1)})
+
+    def _check_clients(self, where: str) -> None:
+        """Sessions and cancelled requests whose options contradict each other."""
+        if self.turns.tokens != 1 and self.qps is not None:
+            raise ScenarioError(f"{where}--qps counts requests; with --turns give --sessions-per-second")
+        if self.has_sessions and (self.trace is not None or self.hours is not None):
+            what = "a trace has its own requests" if self.trace is not None else "hourly rates are of single requests"
+            raise ScenarioError(f"{where}{what}; leave out --turns and --shared-prefix, or give another load")
+        if self.has_sessions and self.prefix_hit > 0.0:
+            raise ScenarioError(f"{where}--prefix-hit is for prompts of unknown content; sessions have their own hits")
+        given = self.cancel_tokens is not None or self.cancel_seconds is not None
+        if given != (self.cancel_share > 0.0):
+            raise ScenarioError(f"{where}--cancel-share goes with --cancel-tokens or --cancel-seconds")
+
+    @property
+    def is_steady(self) -> bool:
+        """Measured between ramp and drain: a constant load of single requests, of no given number."""
+        constant = self.qps is not None or self.concurrency is not None
+        return constant and self.requests is None and not self.has_sessions and self.cancel_share == 0.0
+
+    @property
+    def has_sessions(self) -> bool:
+        """Sessions of several turns, or single requests with a common beginning."""
+        return self.sessions_per_second is not None or self.turns.tokens != 1 or self.shared_prefix > 0
 
 
 def completed(request: SimulateRequest) -> tuple[SimulateRequest, Path]:

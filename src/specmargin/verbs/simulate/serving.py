@@ -33,15 +33,19 @@ from specmargin.simulator.steady import run_steadily
 from specmargin.simulator.traces import read_trace
 from specmargin.simulator.workload import (
     Arrivals,
+    Cancels,
     Category,
     ClosedLoop,
     Poisson,
     RateSchedule,
+    Sessions,
     Workload,
 )
 from specmargin.verbs.plan.drafter_plan import drafter_plans
 from specmargin.verbs.plan.request_schema import PlanRequest
 from specmargin.verbs.simulate.request_schema import SimulateRequest
+
+_MEASURED_WHOLE = 4000  # requests of a run with sessions or cancelled requests, if no number is given
 
 
 def serving_of(request: SimulateRequest, folder: Path) -> Serving:
@@ -60,7 +64,7 @@ def serving_of(request: SimulateRequest, folder: Path) -> Serving:
         max_depth=depth,
         seed=request.seed,
         category_routing=routing,
-        steady=request.requests is None and (request.qps is not None or request.concurrency is not None),
+        steady=request.is_steady,
     )
 
 
@@ -70,6 +74,9 @@ def _engine(request: SimulateRequest, scenario: Scenario) -> EngineSettings:
     return EngineSettings(
         max_num_seqs=request.max_num_seqs or max(engine.max_seqs(device), request.concurrency or 0),
         max_num_batched_tokens=request.max_num_batched_tokens or engine.batched_tokens(device),
+        prefix_cache=not request.no_prefix_cache,
+        prefix_hit=request.prefix_hit,
+        scheduling=request.scheduling,
     )
 
 
@@ -95,7 +102,7 @@ def _planned(request: SimulateRequest, folder: Path) -> Schedule:
     if request.acceptance is not None and (folder / request.acceptance).exists():
         asked["acceptance"] = str(folder / request.acceptance)
     lengths = {"isl": request.isl.tokens, "osl": request.osl.tokens}
-    alike = None not in lengths.values() and not request.categories
+    alike = None not in lengths.values() and not request.categories and not request.has_sessions
     if alike and (request.qps is not None or request.concurrency is not None):
         asked |= lengths | {"qps": request.qps, "concurrency": request.concurrency, "range_ratio": request.range_ratio}
         tokens = request.max_num_batched_tokens
@@ -133,6 +140,7 @@ def _workload(request: SimulateRequest, folder: Path) -> Workload:
             weight=category.weight,
             prompt=None if category.isl is None else category.isl.length(request.range_ratio),
             output=None if category.osl is None else category.osl.length(request.range_ratio),
+            priority=category.priority,
         )
         for category in request.categories
     )
@@ -141,18 +149,36 @@ def _workload(request: SimulateRequest, folder: Path) -> Workload:
         prompt=request.isl.length(request.range_ratio),
         output=request.osl.length(request.range_ratio),
         categories=categories or (Category(name="all"),),
+        sessions=_sessions(request),
+        cancels=_cancels(request),
     )
+
+
+def _sessions(request: SimulateRequest) -> Sessions | None:
+    if not request.has_sessions:
+        return None
+    return Sessions(
+        turns=request.turns.length(0.0), think_seconds=request.think_seconds, shared_tokens=request.shared_prefix
+    )
+
+
+def _cancels(request: SimulateRequest) -> Cancels | None:
+    if request.cancel_share == 0.0:
+        return None
+    tokens = None if request.cancel_tokens is None else request.cancel_tokens.length(0.0)
+    return Cancels(share=request.cancel_share, tokens=tokens, seconds=request.cancel_seconds)
 
 
 def _arrivals(request: SimulateRequest, folder: Path) -> Arrivals:
     if request.trace is not None:
-        return read_trace(folder / request.trace)
+        return read_trace(folder / request.trace, hash_tokens=request.hash_tokens)
     if request.hours is not None:
         return RateSchedule(hours=request.hours, requests_per_second=request.hourly_qps or ())
-    requests = request.requests or 1  # a steady run chooses its own number
+    requests = request.requests or (1 if request.is_steady else _MEASURED_WHOLE)  # a steady run chooses its own number
     if request.concurrency is not None:
         return ClosedLoop(users=request.concurrency, requests=requests)
-    return Poisson(requests_per_second=request.qps or 0.0, requests=requests, burst=request.burst)
+    rate = request.qps or request.sessions_per_second or 0.0
+    return Poisson(requests_per_second=rate, requests=requests, burst=request.burst)
 
 
 # --- prices and rounds ---
