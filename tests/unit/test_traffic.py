@@ -181,7 +181,7 @@ def test_a_client_that_waits_too_long_is_gone_before_it_is_served() -> None:
     result = simulate(replace(base, workload=replace(base.workload, cancels=cancels)))
     assert result.totals.cancelled == 4
     assert np.isnan(result.requests["first_token_seconds"][1:]).all()
-    assert result.summary()["ttft_seconds"]["p50"] is None
+    assert result.summary()["tpot_seconds"]["p50"] is None
 
 
 # --- priorities ---

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -177,11 +178,20 @@ def _first_word(path: Path, column: pl.Series, kinds: str) -> str:
 
     if column.dtype != pl.String:
         return f"{path}: the column {column.name} must hold {kinds}"
-    read = column.cast(pl.Float64, strict=False)
-    if "dates" in kinds:
-        read = read.fill_null(column.str.to_datetime(strict=False).dt.epoch("us").cast(pl.Float64))
-    row = int(np.argmax((read.is_null() & column.is_not_null()).to_numpy()))
-    return f"{path}: line {_line(path, row)}: {column.name} must hold {kinds}, got {column[row]!r}"
+    words = column.filter(column.cast(pl.Float64, strict=False).is_null())
+    word = next((word for word in words if word is not None and not ("dates" in kinds and _is_date(word))), None)
+    if word is None:
+        return f"{path}: the column {column.name} must hold {kinds} of one form"
+    row = int(np.argmax((column == word).fill_null(False).to_numpy()))
+    return f"{path}: line {_line(path, row)}: {column.name} must hold {kinds}, got {word!r}"
+
+
+def _is_date(word: str) -> bool:
+    try:
+        datetime.fromisoformat(word)
+    except ValueError:
+        return False
+    return True
 
 
 def _is_of(value: Any, kinds: str) -> bool:
