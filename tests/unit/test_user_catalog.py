@@ -133,7 +133,7 @@ def test_the_users_entry_replaces_a_bundled_one_with_a_warning(home: Path) -> No
     said = f"model: your {path} replaces the bundled entry of the same name"
     assert payload("plan", "qwen3-8b", "--gpu", "h200")["warnings"][0] == said
     assert payload("price", "qwen3-8b", "--gpu", "h200")["warnings"][0] == said
-    shown = run("duel", "qwen3-8b", "--gpu", "h200", "--alpha", "0.8").out.replace("\n", " ")
+    shown = run("duel", "qwen3-8b", "--gpu", "h200", "--alpha", "0.8").out.replace("\n", "")
     assert "instead of the bundled entry" in shown
     assert f"your {path} replaces the bundled entry" in run("models", "qwen3-8b").out.replace("\n", "")
 
@@ -225,7 +225,7 @@ def test_a_broken_file_concerns_nothing_else(home: Path, name: str) -> None:
 def test_a_broken_file_is_named_with_field_and_fix(home: Path, name: str) -> None:
     content, complaint = BROKEN[name]
     path = _write(home / name, content)
-    shown = run("models", "--check", str(path), code=1).out.replace("\n", "").replace("  ", " ")
+    shown = run("models", "--check", str(path), code=1).out.replace("\n", "")
     assert shown.startswith(f"not valid: {path}: ")
     assert complaint in shown
 
@@ -292,7 +292,7 @@ def test_stated_parameters_are_compared(tmp_path: Path) -> None:
     check = payload("models", "--check", str(path))["checks"][0]
     assert check["facts"]["parameters"] == "30,532,122,624 (stated: 30,500,000,000)"
     _write(path, MOE | {"parameters": 235e9})
-    said = run("models", "--check", str(path), code=1).out.replace("\n", " ")
+    said = run("models", "--check", str(path), code=1).out.replace("\n", "")
     assert "parameters states 235,000,000,000, but the configuration gives 30,532,122,624" in said
 
 
@@ -302,16 +302,30 @@ def test_a_model_is_checked_by_use(tmp_path: Path) -> None:
     assert "num_hidden_layers" in run("models", "--check", str(path), code=1).out
 
 
-def test_unusual_rates_are_said(tmp_path: Path) -> None:
-    sparse = template("gpu", "h200").replace(
-        "bandwidth_bytes_per_second = 4.8e12", "bandwidth_bytes_per_second = 0.1e12"
-    )
-    path = _write(tmp_path / "mine.toml", sparse)
-    assert (
-        "check units, and that rates are dense" in payload("models", "--check", str(path))["checks"][0]["warnings"][0]
-    )
-    _write(path, sparse.replace("memory_bytes = 141e9", "memory_bytes = 141"))
-    assert "probably 141e9 was meant" in run("models", "--check", str(path), code=1).out.replace("\n", " ")
+def _warnings(path: Path) -> list[str]:
+    warnings: list[str] = payload("models", "--check", str(path))["checks"][0]["warnings"]
+    return warnings
+
+
+def test_unusual_figures_of_a_gpu_are_said(tmp_path: Path) -> None:
+    h200 = template("gpu", "h200")
+    path = _write(tmp_path / "mine.toml", h200.replace("4.8e12", "0.1e12"))
+    assert _warnings(path)[0].endswith("check the units of both")
+    _write(path, h200.replace("bf16 = 989e12", "bf16 = 1979e12"))
+    assert _warnings(path) == [
+        "bf16 is 2.0 times that of h100 per multiprocessor: if it is a sparse rate, halve it",
+        "aliases are read of bundled GPUs only: the file's name counts",
+    ]
+    _write(path, h200.replace("memory_bytes = 141e9", "memory_bytes = 141"))
+    assert "probably 141e9 was meant" in run("models", "--check", str(path), code=1).out.replace("\n", "")
+    _write(path, h200.replace("NVIDIA H200 datasheet (SXM, dense)", ""))
+    assert "source must not be empty" in run("models", "--check", str(path), code=1).out.replace("\n", "")
+
+
+def test_a_head_of_no_known_model(tmp_path: Path) -> None:
+    path = _write(tmp_path / "mine.toml", _drafter("nobody"))
+    fault = payload("models", "--check", str(path), code=1)["checks"][0]["fault"]
+    assert fault.startswith(f"{path}: 'nobody' is neither a bundled model")
 
 
 @pytest.mark.parametrize(

@@ -146,6 +146,12 @@ def _drafters() -> list[str]:
     return [*DRAFTERS, *user_files("drafter"), "all"]
 
 
+def _engine_times() -> list[str]:
+    from specmargin.catalog.engine_times import engine_time_names  # noqa: PLC0415
+
+    return engine_time_names()
+
+
 def listing(names: Iterable[str]) -> str:
     """The names as a help text lists them: `a, b or c`."""
     *first, last = names
@@ -293,7 +299,7 @@ class ScenarioRequest(Request):
             description="Engine time outside the kernels: none, vllm (0.32), sglang, trtllm, vllm:sync (synchronous "
             "scheduling), a release (vllm:0.24, vllm:0.27.1:sync, sglang:0.5.23), vllm:slow-host, vllm:piecewise."
         ),
-        PRICES.as_("NAME", "the engine's with measured prices, none with datasheet prices"),
+        PRICES.as_("NAME", "the engine's with measured prices, none with datasheet prices").completed(_engine_times),
     ] = None
     graph_limit: Annotated[
         int | None,

@@ -26,7 +26,7 @@ _EXPONENTS = (9, 12, 6)  # of numbers that datasheets state in GB, TB or TFLOP, 
 class DeviceTable(StrictModel):
     """A device: a table in catalog/devices.toml, NAME.toml in a user's folder gpus, or --gpu FILE.toml."""
 
-    title: str = Field(description="Shown in tables and reports.")
+    title: str = Field(min_length=1, description="Shown in tables and reports.")
     aliases: list[str] = Field(
         default_factory=list,
         description="Other names, in lower case. Bundled devices only: a user's is named by its file.",
@@ -57,7 +57,7 @@ class DeviceTable(StrictModel):
     multiprocessors: PositiveInt | None = Field(
         None, description="Multiprocessors (SMs), compute units or Xe cores: how many blocks of threads run at once."
     )
-    source: str = Field(description="Where the figures come from; shown with every answer.")
+    source: str = Field(min_length=1, description="Where the figures come from; shown with every answer.")
 
     @model_validator(mode="after")
     def _known_rates(self) -> DeviceTable:

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from specmargin.acceptance.survival import parse_acceptance
+from specmargin.architecture.precision import Arithmetic
 from specmargin.architecture.types import Architecture, DraftHead
 from specmargin.catalog.drafters import user_drafter
 from specmargin.catalog.engine_support import engines_of
@@ -41,6 +42,7 @@ from specmargin.verbs.models.answer import FileCheck
 
 _GPU, _MODEL = "h200", "qwen3-8b"  # that a step is priced with, where the file is about something else
 _DEPTH = 4
+_SPARSE = 1.5  # times the rate of its generation: clocks differ less
 _AS_STATED = 0.01  # of the parameters
 
 Facts = tuple[dict[str, str], list[str]]  # what was read, and warnings
@@ -66,7 +68,8 @@ def _checked(path: Path) -> FileCheck:
         kind = file.kind
         facts, warnings = _CHECKS[kind](file)
     except InputError as error:
-        return FileCheck(path=str(path), kind=kind, fault=str(error))
+        fault = str(error) if str(path) in str(error) else f"{path}: {error}"
+        return FileCheck(path=str(path), kind=kind, fault=fault)
     return FileCheck(path=str(path), kind=kind, name=file.name, facts=facts, warnings=tuple(warnings))
 
 
@@ -115,23 +118,33 @@ def _gpu(file: UserFile) -> Facts:
         "engines": ", ".join(engines_of(device)),
         "source": device.source.detail,
         "a step": _step(bundled_model(_MODEL), device),
-    }, _unusual(device) + _replaced(file, bundled_devices())
+    }, [*_unusual(device), *_aliases(file), *_replaced(file, bundled_devices())]
 
 
-def _unusual(device: Device) -> list[str]:
-    """Rates that are far from those of all bundled GPUs, beside the bandwidth: sparse ones, or in another unit."""
-    others = [_operations_per_byte(bundled_device(name)) for name in bundled_devices()]
-    own = _operations_per_byte(device)
-    if min(others) <= own <= max(others):
-        return []
-    return [
-        f"{own:.0f} bf16 operations per byte of bandwidth; bundled GPUs have {min(others):.0f} to {max(others):.0f}: "
-        "check units, and that rates are dense"
-    ]
+def _unusual(device: Device) -> Iterator[str]:
+    """Rates that no bundled GPU has: beside the bandwidth, or per multiprocessor of its generation (sparse ones)."""
+    others = [bundled_device(name) for name in bundled_devices()]
+    own, known = _operations_per_byte(device), sorted(map(_operations_per_byte, others))
+    if not known[0] <= own <= known[-1]:
+        usual = f"bundled GPUs have {known[0]:.0f} to {known[-1]:.0f}"
+        yield f"{own:.0f} bf16 operations per byte of bandwidth, where {usual}: check the units of both"
+    peers = [each for each in others if each.architecture == device.architecture and each.multiprocessors]
+    nearest = max(peers, key=_per_multiprocessor, default=device)
+    if device.multiprocessors and _per_multiprocessor(device) > _SPARSE * _per_multiprocessor(nearest):
+        ratio = _per_multiprocessor(device) / _per_multiprocessor(nearest)
+        yield f"bf16 is {ratio:.1f} times that of {nearest.name} per multiprocessor: if it is a sparse rate, halve it"
 
 
 def _operations_per_byte(device: Device) -> float:
-    return max(device.operations_per_second.values()) / device.bandwidth_bytes_per_second
+    return device.rate(Arithmetic.BF16) / device.bandwidth_bytes_per_second
+
+
+def _per_multiprocessor(device: Device) -> float:
+    return device.rate(Arithmetic.BF16) / (device.multiprocessors or 1)
+
+
+def _aliases(file: UserFile) -> list[str]:
+    return ["aliases are read of bundled GPUs only: the file's name counts"] if file.values().get("aliases") else []
 
 
 def _drafter(file: UserFile) -> Facts:
@@ -157,7 +170,7 @@ def _drafter(file: UserFile) -> Facts:
 
 def _engine_time(file: UserFile) -> Facts:
     entry, time = file.entry(), user_engine_time(file)
-    pricer = _pricer(bundled_model(_MODEL), bundled_device(_GPU), engine_time=time)
+    pricer = _pricer(bundled_model(_MODEL), bundled_device(_GPU), engine_time=time, engine=entry.engine)
     plain, drafted = _milliseconds(pricer, 1, 0), _milliseconds(pricer, 32, 4)
     given = {name: value for name, value in entry.model_dump().items() if name.endswith("_seconds") and value}
     return {
@@ -186,10 +199,9 @@ def _fabric(file: UserFile) -> Facts:
 
 
 def _all_reduces(curve: Curve) -> str:
-    sizes = (16e3, 1e6, 64e6)
-    return ", ".join(
-        f"{float(curve.seconds(np.asarray(size))) * 1e6:.3g} µs for {size / 1e3:,.0f} KB" for size in sizes
-    )
+    sizes = {"16 KB": 16e3, "1 MB": 1e6, "64 MB": 64e6}
+    micros = {name: 1e6 * float(curve.seconds(np.asarray(size))) for name, size in sizes.items()}
+    return ", ".join(f"{value:,.0f} µs for {name}" for name, value in micros.items())
 
 
 def _host(file: UserFile) -> Facts:
@@ -219,7 +231,8 @@ _CHECKS: dict[str, Callable[[UserFile], Facts]] = {
 
 
 def _replaced(file: UserFile, names: tuple[str, ...]) -> list[str]:
-    return [f"{file.name} is the name of a bundled entry, which this file replaces in a catalog"] * (file.name in names)
+    said = f"{file.name} is the name of a bundled entry, which this file replaces in a catalog"
+    return [said] if file.name in names else []
 
 
 def _step(model: Architecture, device: Device) -> str:
@@ -235,9 +248,14 @@ def _milliseconds(pricer: Pricer, batch: int, depth: int) -> float:
 
 
 def _pricer(
-    model: Architecture, device: Device, drafter: Drafter = FREE, engine_time: EngineTime | None = None
+    model: Architecture,
+    device: Device,
+    drafter: Drafter = FREE,
+    *,
+    engine_time: EngineTime | None = None,
+    engine: str | None = None,
 ) -> Pricer:
-    engine = engines_of(device)[0]
+    engine = engine or engines_of(device)[0]
     scenario = Scenario(
         architecture=model,
         device=device,
