@@ -104,14 +104,15 @@ def entry_points(group: str) -> list[EntryPoint]:
 
 
 @contextmanager
-def sglang(version: str | None = None, *, release: str = NEWEST) -> Iterator[Sglang]:
-    """Import the modules of a release by their own names; everything is undone at the end. `version`: what it says."""
+def sglang(version: str | None = None, *, release: str = NEWEST, root: Path | None = None) -> Iterator[Sglang]:
+    """Import the modules of a release by their own names; everything is undone at the end. `version`: what it says.
+    `root`: other files than those of the release."""
     before = {name: module for name, module in sys.modules.items() if _is_sglang(name)}
     for name in before:
         del sys.modules[name]
     engine = Sglang(log=[])
     try:
-        _install(engine, release)
+        _install(engine, source("version.py", release).parent if root is None else root)
         if version is not None:
             sys.modules["sglang.version"] = _module("sglang.version", __version__=version)
         yield engine
@@ -125,8 +126,7 @@ def _is_sglang(name: str) -> bool:
     return f"{name}.".startswith("sglang.") or name == "specmargin.live.sglang.params"
 
 
-def _install(engine: Sglang, release: str) -> None:
-    root = source("version.py", release).parent
+def _install(engine: Sglang, root: Path) -> None:
     for name in ("sglang", "sglang.srt", "sglang.srt.speculative"):
         sys.modules[name] = _module(name, __path__=[str(root.joinpath(*name.split(".")[1:]))])
     stubs: dict[str, dict[str, Any]] = {

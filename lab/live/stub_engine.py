@@ -124,17 +124,17 @@ def configuration(settings: dict[str, Any], **compilation: Any) -> Any:
 
 
 @contextmanager
-def specmargin_scheduler() -> Iterator[type[Any]]:
-    """Specmargin's scheduler on top of the stub."""
+def specmargin_scheduler(kind: str = "SpecmarginAsyncScheduler", *, stub: type = Scheduler) -> Iterator[type[Any]]:
+    """Specmargin's scheduler on top of the stub, or of another one."""
     names: dict[str, dict[str, Any]] = {
         "vllm": {},
         "vllm.logger": {"init_logger": logging.getLogger},
         "vllm.v1": {},
         "vllm.v1.core": {},
         "vllm.v1.core.sched": {},
-        "vllm.v1.core.sched.async_scheduler": {"AsyncScheduler": Scheduler},
+        "vllm.v1.core.sched.async_scheduler": {"AsyncScheduler": stub},
         "vllm.v1.core.sched.output": {"SchedulerOutput": SchedulerOutput},
-        "vllm.v1.core.sched.scheduler": {"Scheduler": Scheduler},
+        "vllm.v1.core.sched.scheduler": {"Scheduler": stub},
         "vllm.v1.outputs": {"DraftTokenIds": object, "ModelRunnerOutput": ModelRunnerOutput},
     }
     before = {name: sys.modules.get(name) for name in (*names, _OURS, "specmargin.live.vllm.log")}
@@ -144,7 +144,7 @@ def specmargin_scheduler() -> Iterator[type[Any]]:
         module = sys.modules[name] = ModuleType(name)
         vars(module).update(members)
     try:
-        yield importlib.import_module(_OURS).SpecmarginAsyncScheduler
+        yield getattr(importlib.import_module(_OURS), kind)
     finally:
         for name, old in before.items():
             if old is None:

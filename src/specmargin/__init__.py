@@ -145,11 +145,11 @@ def __getattr__(name: str) -> Any:
 
 def _verb(name: str) -> Any:
     """Any other verb, such as `specmargin.models()`: its options are keywords."""
-    from specmargin.verbs import find_verb, verb_names  # noqa: PLC0415
+    from specmargin.verbs import find_verb, typed_name, verb_names  # noqa: PLC0415
 
-    if name.startswith("_") or name.replace("_", " ") not in verb_names():
+    if name.startswith("_") or typed_name(name) not in verb_names():
         raise AttributeError(f"module 'specmargin' has no attribute {name!r}")
-    return find_verb(name.replace("_", " ")).ask
+    return find_verb(typed_name(name)).ask
 
 
 def __dir__() -> list[str]:

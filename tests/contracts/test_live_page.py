@@ -14,12 +14,11 @@ import pytest
 
 from specmargin.cli.main import run
 from specmargin.live.board import METRICS
+from specmargin.live.parts import STANDS_ON, Feature, parts_list
 from specmargin.live.policy_schema import read_policy
 from specmargin.live.sequences import CLASS_ARGUMENT, DEPTH_ARGUMENT, LiveRequest
 from specmargin.live.settings_schema import CaptureSettings, GateSettings, Mode, Settings, read_settings
-from specmargin.live.sglang.names import SUPPORTED as SGLANG_SUPPORTED
 from specmargin.live.sglang.rounds import SETTINGS, read_config
-from specmargin.live.vllm.names import SUPPORTED
 from tests.conftest import ROOT
 from tests.unit.test_live_capture import fill, writer
 from tests.unit.test_watch import metrics, serving
@@ -40,8 +39,9 @@ def test_the_pages_have_their_parts() -> None:
     assert [command.split()[0] for command in COMMANDS].count("specmargin") == 8
     assert sum("--additional-config" in command for command in COMMANDS) == 2
     assert len(OBJECTS) == 4
-    assert all(f"vLLM {version}.x" in page for version in SUPPORTED for page in (VLLM, PLUGIN))
-    assert f"SGLang {', '.join(SGLANG_SUPPORTED[:-1])} and {SGLANG_SUPPORTED[-1]}." in " ".join(SGLANG.split())
+    assert all(f"vLLM {version}" in page for version in parts_list("vllm").tested for page in (VLLM, PLUGIN))
+    tested = parts_list("sglang").tested
+    assert f"SGLang {', '.join(tested[:-1])} and {tested[-1]}" in " ".join(SGLANG.split())
     for step in range(1, 6):
         assert f"\n## {step}. " in VLLM
 
@@ -95,6 +95,15 @@ def test_every_setting_is_listed_with_its_default() -> None:
     for name, (default, meaning) in rows.items():
         assert default == ("needed" if name == "capture.folder" else f"`{json.dumps(expected[name])}`"), name
         assert meaning
+
+
+def test_every_feature_is_listed() -> None:
+    rows = _rows(PLUGIN, "Releases")
+    assert list(rows) == [str(feature) for feature in Feature]
+    for feature, row in rows.items():
+        assert row[0].strip("`") == str(STANDS_ON.get(Feature(feature), ""))
+        assert all(row[1:])
+    assert f"all {len(parts_list('vllm').parts)} parts found" in PLUGIN.replace("\n", " ")
 
 
 def test_every_setting_for_sglang_is_listed() -> None:

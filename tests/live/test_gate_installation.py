@@ -65,7 +65,7 @@ def _second_runner() -> Any:
             enable_adaptive_verification=True, use_acceptance_estimator=True, acceptance_estimator=estimator
         ),
         rejection_sampler=SimpleNamespace(enable_adaptive_verification=True),
-        speculative_config=SimpleNamespace(enable_adaptive_verification=True),
+        speculative_config=SimpleNamespace(enable_adaptive_verification=True, method="eagle3"),
     )
 
 
@@ -84,11 +84,8 @@ def test_where_vllm_refuses_the_server_starts_with_depth_control_only(policy: Pa
 def test_draft_models_with_flash_attention_are_not_gated(policy: Path) -> None:
     """vLLM would size their first pass by runs of equal length; with Triton's attention the size does not matter."""
 
-    class StandaloneARSpeculator(SimpleNamespace):
-        pass
-
     runner = _second_runner()
-    runner.speculator = StandaloneARSpeculator(**vars(runner.speculator))
+    runner.speculative_config.method = "draft_model"
     kwargs = _kwargs({"mode": "adaptive", "policy": str(policy), "gate": "on"})
     for backend, gated in (("FLASH_ATTN", False), ("TRITON_ATTN", True)):
         kwargs["attn_groups"] = [[SimpleNamespace(backend=SimpleNamespace(get_name=lambda backend=backend: backend))]]

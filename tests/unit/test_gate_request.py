@@ -12,7 +12,7 @@ import pytest
 
 from specmargin.errors import EngineError
 from specmargin.live.policy_schema import policy_text, read_policy
-from specmargin.live.settings_schema import Curve, GateKind, Mode, Settings, read_settings
+from specmargin.live.settings_schema import Curve, GateKind, Settings, read_settings
 from specmargin.live.vllm import graphs
 from specmargin.live.vllm.gate import choice
 from specmargin.policies.study.lookahead import look_ahead
@@ -190,5 +190,5 @@ def test_requests_that_vllm_refuses_are_taken_back_one_by_one(
 def test_graphs_are_requested_for_the_depths_that_a_gate_would_draft(policy: Path) -> None:
     file = read_policy(policy)
     assert file.gate is not None
-    ranges = graphs.depth_table(policy, DEPTH, 64, Mode.ADAPTIVE, gated=True)
+    ranges = graphs.depth_table(settings(policy), DEPTH, 64, gated=True)
     assert set(file.gate.graph_depths) <= {depth for _, _, depth in ranges}

@@ -17,7 +17,6 @@ from specmargin.errors import EngineError
 from specmargin.files import read_json
 from specmargin.live.policy_schema import policy_text, read_policy, schedule_of
 from specmargin.live.settings_schema import Mode, Settings, read_settings
-from specmargin.live.vllm.names import SUPPORTED, check_version
 from tests.unit.live import DEPTH, built, policy_file, table
 
 
@@ -212,15 +211,3 @@ def test_a_gap_carries_the_depth_before_it() -> None:
     """The example in vLLM's source: (1, 16, 3), (32, 128, 2) gives 3 for 17 to 31."""
     schedule = schedule_of([(32, 128, 2), (1, 16, 3)])
     assert [schedule.draft(batch).depth for batch in (1, 16, 17, 31, 32, 128, 129, 4096)] == [3, 3, 3, 3, 2, 2, 2, 2]
-
-
-# --- versions ---
-
-
-def test_versions() -> None:
-    for release in SUPPORTED:
-        for version in (f"{release}.0", f"{release}.1rc1", f"{release}.0+cpu"):
-            check_version(version)
-    for other in ("0.30.9", "0.320.0", "1.0.0", "dev", ""):
-        with pytest.raises(EngineError, match="is not supported"):
-            check_version(other)

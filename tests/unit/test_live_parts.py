@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -68,6 +69,7 @@ gate made.scheduler:Scheduler replaces dummy(size, padding=)
 capture made.tools calls helper(a, c=)
 metrics made.tools.more names json
 """
+OPTIONAL = Part(feature=Feature.DEPTH, use=Use.READS, module="made", owner="Config", text="mode", optional=True)
 
 
 @pytest.fixture
@@ -153,6 +155,17 @@ def test_a_feature_that_stands_on_a_lost_one_says_so(made: Path) -> None:
     change(made, "config.py", "table:", "tables:")
     report = check_sources("made", made)
     assert report.why_lost(Feature.GATE) == ("it needs depth control: it needs schedule: Config.table is not there")
+
+
+def test_a_part_that_is_optional_costs_nothing(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    listed = parts.parts_list("made")
+    monkeypatch.setattr(parts, "parts_list", lambda _: replace(listed, parts=(*listed.parts, OPTIONAL)))
+    report = check_sources("made", made)
+    assert (report.lost, report.problems) == ((), ())
+    assert report.found == "16 of 17 parts found, 1 not needed"
+    assert list(map(str, report.unneeded)) == ["Config.mode is not there"]
+    change(made, "config.py", "table:", "mode: int\n    table:")
+    assert check_sources("made", made).found == "all 17 parts found"
 
 
 def test_a_module_that_moved(made: Path) -> None:

@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 
 from specmargin.compiler import entry
 from specmargin.live.board import read_board
+from specmargin.live.parts import parts_list
 from specmargin.live.policy_maker import make_policy
 from specmargin.live.policy_schema import PolicyFile, policy_text
-from specmargin.live.sglang.names import KEY, SUPPORTED
+from specmargin.live.sglang.names import KEY
 from specmargin.live.sglang.rounds import start
 from specmargin.policies.controller import Controller, ControllerSettings
 from specmargin.policies.kernel.decide import choose_depth, observe
@@ -114,8 +115,8 @@ def test_ten_thousand_rounds_are_decided_as_in_the_simulator(
     )
 
 
-@pytest.mark.parametrize("release", SUPPORTED)
-def test_every_supported_release_takes_the_decisions(release: str, policy: PolicyFile, tmp_path: Path) -> None:
+@pytest.mark.parametrize("release", parts_list("sglang").tested)
+def test_every_tested_release_takes_the_decisions(release: str, policy: PolicyFile, tmp_path: Path) -> None:
     traffic = Traffic(1_000)
     with sglang(release=release) as engine:
         engine.load_plugins()

@@ -13,7 +13,7 @@ import pytest
 from lab.live.stub_engine import ModelRunnerOutput, Request, SchedulerOutput, configuration, specmargin_scheduler
 
 from specmargin.live.policy_schema import policy_text
-from specmargin.live.settings_schema import Mode, read_settings
+from specmargin.live.settings_schema import read_settings
 from specmargin.live.vllm import graphs, outcomes
 from tests.unit.live import DEPTH, built, policy_file, register_in
 
@@ -186,8 +186,17 @@ def test_where_no_table_is_added(policy: Path, given: dict[str, Any], settings: 
 
 
 def test_few_sequences_leave_no_room_for_other_depths(policy: Path) -> None:
-    assert {depth for _, _, depth in graphs.depth_table(wide(policy), DEPTH, 4, Mode.ADAPTIVE)} == {3}
-    assert graphs.depth_table(policy, 2, 64, Mode.SCHEDULE) == [(1, 8, 2), (9, 64, 1)]
+    assert {depth for _, _, depth in graphs.depth_table(adaptive(wide(policy)), DEPTH, 4)} == {3}
+    assert graphs.depth_table(adaptive(policy, mode="schedule"), 2, 64) == [(1, 8, 2), (9, 64, 1)]
+
+
+def test_a_schedule_of_the_settings_is_the_table_in_mode_schedule(policy: Path) -> None:
+    own = [[1, 4, 2], [5, 64, 0]]
+    alone = read_settings({"mode": "schedule", "schedule": own}, "test")
+    for settings in (alone, adaptive(policy, mode="schedule", schedule=own)):
+        args = arguments(max_num_seqs=64)
+        made = graphs.add_depth_table(args.speculative_config, args, settings, lambda _: None)
+        assert made[graphs.TABLE] == own
 
 
 def test_drafters_that_ignore_the_depth_are_named() -> None:

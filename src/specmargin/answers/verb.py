@@ -80,9 +80,12 @@ def verb(
     outputs: type[Outputs] = TableOutputs,
     waiting: str | None = None,
     served: bool = False,
+    name: str | None = None,
 ) -> Callable[[Callable[..., AnswerKind]], Verb[RequestKind, AnswerKind]]:
+    """`name`: as it is typed, where that is one word with a hyphen."""
+
     def register(function: Callable[..., AnswerKind]) -> Verb[RequestKind, AnswerKind]:
-        name = function.__name__.replace("_", " ")
-        return Verb(name=name, request=request, outputs=outputs, function=function, waiting=waiting, served=served)
+        typed = name or function.__name__.replace("_", " ")
+        return Verb(name=typed, request=request, outputs=outputs, function=function, waiting=waiting, served=served)
 
     return register

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import ParamSpec, TypeVar
 
+from specmargin.errors import EngineError
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -60,3 +62,8 @@ class Guard:
             self._faulty = False
         else:
             self._in_a_row = 0
+
+
+def reason(error: Exception) -> str:
+    """Why a plug-in did not start, for a log line."""
+    return str(error) if isinstance(error, EngineError) else f"{type(error).__name__}: {error}"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import re
+import sys
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -37,6 +38,7 @@ class Feature(StrEnum):
         return "depth control" if self is Feature.DEPTH else str(self)
 
 
+_LONG = 80  # characters of a part in a message
 #: What a feature cannot do without.
 STANDS_ON: Mapping[Feature, Feature] = {
     Feature.SCHEDULE: Feature.OBSERVE,
@@ -44,6 +46,17 @@ STANDS_ON: Mapping[Feature, Feature] = {
     Feature.GATE: Feature.DEPTH,
     Feature.CAPTURE: Feature.OBSERVE,
     Feature.METRICS: Feature.OBSERVE,
+}
+
+
+#: What losing a feature means, after the part that is missing.
+CONSEQUENCES: Mapping[Feature, str] = {
+    Feature.OBSERVE: "the plug-in does nothing",
+    Feature.SCHEDULE: "{engine} drafts as configured, and the plug-in only observes",
+    Feature.DEPTH: "{engine} drafts by its own table, and the plug-in only observes",
+    Feature.GATE: "drafts are verified in full",
+    Feature.CAPTURE: "captured rounds have no confidences and no routed experts",
+    Feature.METRICS: "the plug-in's numbers are in the log only",
 }
 
 
@@ -67,6 +80,7 @@ class Part:
     module: str
     owner: str  # a class; empty for what the module itself has
     text: str  # as in the list
+    optional: bool = False  # the code does without it: a release that lacks it loses nothing
 
     @property
     def name(self) -> str:
@@ -85,7 +99,8 @@ class Part:
                 return f"{self.owner} as a kind of {self.text.rpartition('.')[2]}"
             case Use.ADDS:
                 return f"{self.owner} with attributes of others"
-        return f"{self.owner}.{self.text}" if self.owner else f"{self.module}.{self.text}"
+        text = self.text if len(self.text) <= _LONG else f"{self.name}(…)"
+        return f"{self.owner}.{text}" if self.owner else f"{self.module}.{text}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,6 +135,7 @@ class Report:
     folder: Path
     release: str
     problems: tuple[Problem, ...]
+    unneeded: tuple[Problem, ...] = ()  # of optional parts
 
     @property
     def is_tested(self) -> bool:
@@ -151,12 +167,39 @@ class Report:
         below = STANDS_ON.get(feature)
         return "" if below is None else f"it needs {below.words}: {self.why_lost(below)}"
 
+    def consequence(self, feature: Feature) -> str:
+        return CONSEQUENCES[feature].format(engine=self.listed.title)
+
+    @property
+    def losses(self) -> tuple[str, ...]:
+        """For the log: each feature that lacks a part of its own, those that it takes along, the part, what follows."""
+        roots = [feature for feature in self.lost if self.problems_of(feature)]
+        if Feature.OBSERVE in roots:
+            roots = [Feature.OBSERVE]
+        return tuple(
+            f"no {' and no '.join(one.words for one in self._lost_with(root))}: {self.why_lost(root)}; "
+            f"{self.consequence(root)}"
+            for root in roots
+        )
+
+    def _lost_with(self, root: Feature) -> list[Feature]:
+        """The feature, and those above it that lack no part of their own."""
+        above = [one for one in self.lost if STANDS_ON.get(one) is root and not self.problems_of(one)]
+        return [root, *(further for one in above for further in self._lost_with(one))]
+
     @property
     def summary(self) -> str:
         """For the log: tested or not, and how many parts were found."""
-        count, missing = len(self.listed.parts), len(self.problems)
-        found = f"all {count} parts found" if not missing else f"{count - missing} of {count} parts found"
-        return f"tested with {_listed(self.listed.tested)}; this is {self.release or 'an unknown release'}, {found}"
+        release = self.release or "an unknown release"
+        return f"tested with {_listed(self.listed.tested)}; this is {release}, {self.found}"
+
+    @property
+    def found(self) -> str:
+        count, missing = len(self.listed.parts), len(self.problems) + len(self.unneeded)
+        if not missing:
+            return f"all {count} parts found"
+        unneeded = f", {len(self.unneeded)} not needed" if self.unneeded else ""
+        return f"{count - missing} of {count} parts found{unneeded}"
 
 
 def _listed(names: tuple[str, ...]) -> str:
@@ -182,7 +225,8 @@ def _parts(feature: Feature, entry: Mapping[str, Any]) -> Iterator[Part]:
         module, _, owner = of.partition(":")
         for use in Use:
             for text in entry.get(use, ()):
-                yield Part(feature=feature, use=use, module=module, owner=owner, text=text)
+                optional = bool(entry.get("optional", False))
+                yield Part(feature=feature, use=use, module=module, owner=owner, text=text, optional=optional)
 
 
 # --- where an engine is ---
@@ -192,8 +236,12 @@ ENGINES = ("vllm", "sglang")
 
 def installed_folder(engine: str) -> Path | None:
     """The package of this environment; None where there is none. It is not imported."""
-    spec = find_spec(parts_list(engine).package)
-    places = [] if spec is None else spec.submodule_search_locations or []
+    package = parts_list(engine).package
+    if package in sys.modules:
+        places = getattr(sys.modules[package], "__path__", [])
+    else:
+        spec = find_spec(package)
+        places = [] if spec is None else spec.submodule_search_locations or []
     return next((Path(place) for place in places if Path(place).is_dir()), None)
 
 
@@ -241,7 +289,8 @@ def check_sources(engine: str, folder: Path, *, release: str | None = None) -> R
         listed=listed,
         folder=package,
         release=release_of(package) if release is None else release,
-        problems=problems,
+        problems=tuple(problem for problem in problems if not problem.part.optional),
+        unneeded=tuple(problem for problem in problems if problem.part.optional),
     )
 
 
@@ -263,11 +312,15 @@ def _no_collection() -> Iterator[None]:
             gc.enable()
 
 
-@cache
-def check_installed(engine: str) -> Report | None:
-    """Once per process; None where the engine is not installed."""
+def check_installed(engine: str) -> Report:
+    """Of this environment's package, once per process; what the plug-ins start with."""
     folder = installed_folder(engine)
-    return None if folder is None else check_sources(engine, folder)
+    if folder is None:
+        raise EngineError(f"the Python files of {parts_list(engine).title} are not in this environment")
+    return _checked_once(engine, folder)
+
+
+_checked_once = cache(check_sources)
 
 
 def _problem(source: EngineSource, part: Part) -> str:

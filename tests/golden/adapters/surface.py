@@ -36,6 +36,7 @@ from specmargin.verbs.sweep import SweepFile
 from tests.conftest import ROOT
 from tests.unit.test_banks import bank as rounds_bank
 from tests.unit.test_engine_metrics import SGLANG
+from tests.unit.test_live_check import unpacked
 from tests.unit.test_routing_captures import bank as routing_bank
 from tests.unit.test_watch import metrics as metrics_text
 from tests.unit.test_watch import serving
@@ -190,6 +191,7 @@ VERB_OUTPUTS: dict[str, Callable[[Path], Any]] = {
     "measure vllm": _measure_vllm,
     "measure gpu": _measure_gpu,
     "validate PRICES PRICES": _of("validate", "vllm-0.26-h200-qwen3-4b", "laws"),
+    "live-check": lambda folder: _answered("live-check", "--path", str(unpacked(folder))),
     "models": _of("models"),
     "gpus": _of("gpus"),
 }

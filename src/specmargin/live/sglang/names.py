@@ -1,4 +1,4 @@
-"""Names of the plug-in inside SGLang, the supported releases, and where its metrics are.
+"""Names of the plug-in inside SGLang, and where its metrics are.
 
 Nothing here imports SGLang: the entry point imports it in every process.
 """
@@ -12,8 +12,6 @@ from pathlib import Path
 KEY = "specmargin"  # in the file of --speculative-adaptive-config; SGLang skips keys that are not numbers
 PARAMS = "sglang.srt.speculative.adaptive_spec_params.AdaptiveSpeculativeParams"
 METRICS = "sglang.srt.utils.common.add_prometheus_middleware"
-#: The plug-in replaces a class that is not part of SGLang's public API.
-SUPPORTED = ("0.5.21", "0.5.22", "0.5.23")
 
 logger = logging.getLogger("sglang.specmargin")
 

@@ -118,9 +118,14 @@ def start(
     board: Path | None,
     log: Callable[[str], None],
     warn: Callable[[str], None],
+    decides: bool = True,
 ) -> SglangRounds:
-    """From Specmargin's part of the file of `--speculative-adaptive-config`, whose own part names `own_steps`."""
+    """From Specmargin's part of the file of `--speculative-adaptive-config`, whose own part names `own_steps`.
+    `decides`: whether this release has what depth control needs; without, rounds are only counted."""
     settings, policy = read_config(path)
+    if not decides:
+        changes = {"mode": Mode.OBSERVE, "policy": None, "schedule": None, "candidates": None}
+        settings, policy = settings.model_copy(update=changes), None
     steps = _steps(settings, policy, own_steps)
     driver = build_driver(
         settings.model_copy(update={"board": board}),

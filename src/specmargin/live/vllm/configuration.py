@@ -11,21 +11,20 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import vllm
 from prometheus_client import REGISTRY
-from vllm.platforms import current_platform
 
 from specmargin.errors import EngineError
 from specmargin.files import read_json
 from specmargin.live.board import report_failed_start
+from specmargin.live.features import remaining_settings, table_settings
+from specmargin.live.guard import reason
 from specmargin.live.metrics import BoardCollector, show_with_multiprocess
-from specmargin.live.release import reason
+from specmargin.live.parts import Feature, Report, check_installed
 from specmargin.live.settings_schema import Mode, Settings, read_settings
-from specmargin.live.vllm.check import check_engine
 from specmargin.live.vllm.gate.choice import refusal_of_configuration, wants_gate
 from specmargin.live.vllm.graphs import FLAG, add_depth_table, depth_note
 from specmargin.live.vllm.log import logger
-from specmargin.live.vllm.names import ASYNC_SCHEDULER, KEY, SCHEDULER, VARIABLE, WORKER_EXTENSION, check_version
+from specmargin.live.vllm.names import KEY, SCHEDULERS, VARIABLE, WORKER_EXTENSIONS
 
 _BOARDS = "SPECMARGIN_BOARDS"  # set by the parent for the API servers that it starts
 
@@ -33,9 +32,13 @@ _BOARDS = "SPECMARGIN_BOARDS"  # set by the parent for the API servers that it s
 def configure(config: Any) -> None:
     """Add the scheduler and the worker extension to the configuration, or leave it unchanged."""
     try:
-        check_version(vllm.__version__)
-        check_engine(vllm.__version__)
-        _install(config, _settings(config))
+        report = check_installed("vllm")
+        logger.info("Specmargin: %s.", report.summary)
+        for loss in report.losses:
+            logger.warning("Specmargin: %s.", loss)
+        if not report.has(Feature.OBSERVE):
+            raise EngineError("this release of vLLM lacks what the plug-in observes it by")
+        _install(config, _settings(config), report)
     except Exception as error:
         logger.error("Specmargin: %s. The server starts with the plug-in disabled.", reason(error))
         _uninstall(config)
@@ -44,11 +47,11 @@ def configure(config: Any) -> None:
 def wishes(args: Any) -> Iterator[tuple[dict[str, Any], Callable[[Any], bool]]]:
     """What Specmargin would like for `speculative_config` before vLLM builds its configuration from these `EngineArgs`,
     the most first, and whether vLLM would refuse that later: a gate, and CUDA graphs for every depth."""
-    check_version(vllm.__version__)
+    report = check_installed("vllm")
     settings, given = _settings(args), args.speculative_config
-    gated = wants_gate(args, settings, _log)
+    gated = report.has(Feature.GATE) and wants_gate(args, settings, _log)
     for speculative in [{**given, FLAG: True}, given] if gated else [given]:
-        with_table = add_depth_table(speculative, args, settings, _log)
+        with_table = add_depth_table(speculative, args, table_settings(settings, report), _log)
         if with_table is not given:
             yield with_table, _refuses_gate if speculative is not given else _refuses_nothing
 
@@ -60,6 +63,8 @@ def _refuses_nothing(_: Any) -> bool:
 def _refuses_gate(config: Any) -> bool:
     """The log says why."""
     try:
+        from vllm.platforms import current_platform  # noqa: PLC0415  # not every release has it
+
         capability = current_platform.get_device_capability()
         refusal = refusal_of_configuration(config, None if capability is None else capability.major)
     except Exception:  # vLLM decides when it loads the model
@@ -87,32 +92,40 @@ def _settings(config: Any) -> Settings:
     return read_settings(read_json(Path(file), EngineError), file)
 
 
-def _install(config: Any, settings: Settings) -> None:
+def _install(config: Any, settings: Settings, report: Report) -> None:
     scheduler, parallel = config.scheduler_config, config.parallel_config
-    if scheduler.scheduler_cls not in (None, SCHEDULER, ASYNC_SCHEDULER):
+    if scheduler.scheduler_cls not in (None, *SCHEDULERS.values()):
         raise EngineError(f"--scheduler-cls {scheduler.scheduler_cls} cannot be combined with Specmargin's")
-    board = _board_folder(parallel)
+    settings = remaining_settings(settings, report)
+    board = _board_folder(parallel, shown=report.has(Feature.METRICS))
     payload = settings.model_copy(update={"board": board}).model_dump(mode="json")
     config.additional_config = {**config.additional_config, KEY: payload}
-    scheduler.scheduler_cls = ASYNC_SCHEDULER if scheduler.async_scheduling else SCHEDULER
+    scheduler.scheduler_cls = SCHEDULERS[report.has(Feature.DEPTH), bool(scheduler.async_scheduling)]
+    extension = WORKER_EXTENSIONS.get((report.has(Feature.CAPTURE), report.has(Feature.GATE)))
+    if extension is not None:
+        _extend_workers(parallel, extension, settings)
+    if settings.mode is not Mode.OBSERVE and config.speculative_config is not None:
+        note = depth_note(config.speculative_config)
+        if note is not None:
+            logger.warning("Specmargin: %s.", note)
+
+
+def _extend_workers(parallel: Any, extension: str, settings: Settings) -> None:
     if not parallel.worker_extension_cls:
-        parallel.worker_extension_cls = WORKER_EXTENSION
+        parallel.worker_extension_cls = extension
     elif settings.capture is not None:
         logger.warning("Specmargin: another worker extension is configured; no confidences are captured.")
-    note = None if config.speculative_config is None else depth_note(config.speculative_config)
-    if note is not None and settings.mode is not Mode.OBSERVE:
-        logger.warning("Specmargin: %s.", note)
 
 
 def _uninstall(config: Any) -> None:
     """Remove the scheduler, and count the configuration fault in the metrics."""
-    if config.scheduler_config.scheduler_cls in (SCHEDULER, ASYNC_SCHEDULER):
-        config.scheduler_config.scheduler_cls = None
     with suppress(Exception):
+        if config.scheduler_config.scheduler_cls in SCHEDULERS.values():
+            config.scheduler_config.scheduler_cls = None
         report_failed_start(_board_folder(config.parallel_config))
 
 
-def _board_folder(parallel: Any) -> Path:
+def _board_folder(parallel: Any, *, shown: bool = True) -> Path:
     """The folder of boards that the engine writes and `/metrics` reads; removed when its process exits.
 
     With several API servers, the parent creates the engine's configuration and each server one of its own: the servers
@@ -127,7 +140,8 @@ def _board_folder(parallel: Any) -> Path:
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
     if rank < 0:
         os.environ[_BOARDS] = str(folder)
-    BoardCollector.show(folder, REGISTRY)
-    if "PROMETHEUS_MULTIPROC_DIR" in os.environ:
+    if shown:
+        BoardCollector.show(folder, REGISTRY)
+    if shown and "PROMETHEUS_MULTIPROC_DIR" in os.environ:
         show_with_multiprocess(folder)
     return folder

@@ -1,7 +1,8 @@
 """CUDA graphs for every depth that the controller may choose, requested before vLLM builds its configuration.
 
 vLLM captures full graphs for the depths of `num_speculative_tokens_per_batch_size`; other depths run without. The table
-added here is the plan's schedule, so that it is a good one even if the plug-in disables itself. Further depths are
+added here is the plan's schedule, so that it is a good one even if the plug-in disables itself, or cannot choose depths
+in this release. Further depths are
 named at single batch sizes that hardly occur. Nothing here imports vLLM or Numba.
 """
 
@@ -10,7 +11,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from itertools import groupby
-from pathlib import Path
 from typing import Any
 
 from specmargin.live.settings_schema import GateKind, Mode, Range, Settings, depths_by_batch
@@ -30,26 +30,27 @@ def named(speculative: Any) -> dict[str, Any]:
 
 def add_depth_table(given: Any, args: Any, settings: Settings, log: Callable[[str], None]) -> Any:
     """This `speculative_config` with a table; itself where none is added. `args`: the `EngineArgs`."""
-    speculative, policy = named(given), settings.policy
-    if settings.mode is Mode.OBSERVE or policy is None or not settings.graphs or (args.data_parallel_size or 1) > 1:
+    speculative = named(given)
+    if settings.mode is Mode.OBSERVE or not settings.graphs or (args.data_parallel_size or 1) > 1:
         return given
     depth, method = speculative.get("num_speculative_tokens"), str(speculative.get("method", ""))
     follows = method in _METHODS or method.endswith("_mtp")
     if TABLE in speculative or not isinstance(depth, int) or not follows:
         return given
     gated = bool(speculative.get(FLAG)) and settings.gate_kind in (GateKind.AUTO, GateKind.ON)
-    table = depth_table(policy, depth, args.max_num_seqs or _DEFAULT_SEQUENCES, settings.mode, gated=gated)
+    table = depth_table(settings, depth, args.max_num_seqs or _DEFAULT_SEQUENCES, gated=gated)
     depths = ", ".join(map(str, sorted({entry[2] for entry in table})))
     log(f"CUDA graphs are requested for drafts of {depths} tokens ({TABLE}: {table})")
     return {**given, TABLE: [list(entry) for entry in table]}
 
 
-def depth_table(policy: Path, depth: int, max_sequences: int, mode: Mode, *, gated: bool = False) -> list[Range]:
-    """The schedule of a policy file up to `depth`, and in mode adaptive the other depths that may be chosen. `gated`:
-    those that a gate would choose too."""
-    file = json.loads(policy.read_text(encoding="utf-8"))
-    by_batch = [min(scheduled, depth) for scheduled in depths_by_batch(file["schedule"], max_sequences)]
-    if mode is Mode.ADAPTIVE:
+def depth_table(settings: Settings, depth: int, max_sequences: int, *, gated: bool = False) -> list[Range]:
+    """The schedule of the settings or of the policy file up to `depth`, and in mode adaptive the other depths that may
+    be chosen. `gated`: those that a gate would choose too."""
+    file = {} if settings.policy is None else json.loads(settings.policy.read_text(encoding="utf-8"))
+    own = settings.schedule if settings.mode is Mode.SCHEDULE else None
+    by_batch = [min(scheduled, depth) for scheduled in depths_by_batch(own or file["schedule"], max_sequences)]
+    if settings.mode is Mode.ADAPTIVE:
         with_gate = file["gate"]["graph_depths"] if gated and file["gate"] else ()
         wanted = {one for one in (*file["graph_depths"], *with_gate) if one <= depth} - set(by_batch[1:])
         for one in sorted(wanted, reverse=True):

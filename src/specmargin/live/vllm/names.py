@@ -1,20 +1,23 @@
-"""Names of the plug-in inside vLLM, and the supported releases.
+"""Names of the plug-in inside vLLM.
 
 Nothing here imports vLLM: the entry point imports it in every process.
 """
 
 from __future__ import annotations
 
-from specmargin.live.release import check_release
-
 KEY = "specmargin"  # of the settings in vLLM's additional_config
 VARIABLE = "SPECMARGIN_CONFIG"
-SCHEDULER = "specmargin.live.vllm.scheduler.SpecmarginScheduler"
-ASYNC_SCHEDULER = "specmargin.live.vllm.scheduler.SpecmarginAsyncScheduler"
-WORKER_EXTENSION = "specmargin.live.vllm.worker.SpecmarginWorkerExtension"
-#: The plug-in patches classes that are not part of vLLM's public API.
-SUPPORTED = ("0.31", "0.32")
-
-
-def check_version(version: str) -> None:
-    check_release("vLLM", version, SUPPORTED)
+_SCHEDULERS = "specmargin.live.vllm.scheduler"
+#: By whether it decides and whether scheduling is asynchronous.
+SCHEDULERS = {
+    (True, False): f"{_SCHEDULERS}.SpecmarginScheduler",
+    (True, True): f"{_SCHEDULERS}.SpecmarginAsyncScheduler",
+    (False, False): f"{_SCHEDULERS}.ObservingScheduler",
+    (False, True): f"{_SCHEDULERS}.ObservingAsyncScheduler",
+}
+#: By whether it captures and whether it gates: importing one installs the hooks of just these.
+WORKER_EXTENSIONS = {
+    (True, True): "specmargin.live.vllm.worker.WorkerExtension",
+    (True, False): "specmargin.live.vllm.worker_capture.CaptureExtension",
+    (False, True): "specmargin.live.vllm.worker_gate.GateExtension",
+}

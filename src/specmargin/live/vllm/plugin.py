@@ -9,12 +9,14 @@ processes where they belong.
 from __future__ import annotations
 
 import functools
+import logging
 import os
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 from specmargin.live.hooks import around
-from specmargin.live.vllm.names import ASYNC_SCHEDULER, KEY, SCHEDULER, VARIABLE
+from specmargin.live.vllm.names import KEY, SCHEDULERS, VARIABLE
 
 
 def register() -> None:
@@ -31,25 +33,35 @@ def _create_engine_config(create: Callable[..., Any], args: Any, *rest: Any, **k
     build = functools.partial(create, args, *rest, **kwargs)
     config = _build(build, args) if _is_configured(args) else build()
     if _is_configured(config):
+        _configure(config)
+    return config
+
+
+def _configure(config: Any) -> None:
+    """Never raises, not even where this release lacks what the plug-in imports."""
+    try:
         from specmargin.live.vllm.configuration import configure  # noqa: PLC0415  # no cost without configuration
 
         configure(config)
-    return config
+    except Exception as error:
+        logger = logging.getLogger("vllm.specmargin")
+        logger.error("Specmargin: %s: %s. The server starts with the plug-in disabled.", type(error).__name__, error)
+        with suppress(Exception):
+            if config.scheduler_config.scheduler_cls in SCHEDULERS.values():
+                config.scheduler_config.scheduler_cls = None
 
 
 def _build(build: Callable[[], Any], args: Any) -> Any:
     """vLLM's configuration with the most of what Specmargin would like that vLLM accepts. If none of that was the
     cause of an error, vLLM raises the same again."""
-    given = args.speculative_config
+    given = getattr(args, "speculative_config", None)
     for wish, is_refused in _wishes(args):
         args.speculative_config = wish
-        try:
+        with suppress(Exception):
             config = build()
-        except Exception:
-            continue
-        if not is_refused(config):
-            return config
-    args.speculative_config = given
+            if not is_refused(config):
+                return config
+        args.speculative_config = given
     return build()
 
 
@@ -67,4 +79,4 @@ def _is_configured(config: Any) -> bool:
     additional = getattr(config, "additional_config", None)
     scheduler_class = getattr(getattr(config, "scheduler_config", None), "scheduler_cls", None)
     inline = isinstance(additional, dict) and KEY in additional
-    return inline or bool(os.environ.get(VARIABLE)) or scheduler_class in (SCHEDULER, ASYNC_SCHEDULER)
+    return inline or bool(os.environ.get(VARIABLE)) or scheduler_class in SCHEDULERS.values()

@@ -16,7 +16,7 @@ from typing import Any
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.core.sched.scheduler import Scheduler
-from vllm.v1.outputs import DraftTokenIds, ModelRunnerOutput
+from vllm.v1.outputs import ModelRunnerOutput
 
 from specmargin.live.board import report_failed_start
 from specmargin.live.driver import Driver
@@ -32,8 +32,9 @@ from specmargin.live.vllm.names import KEY
 from specmargin.live.vllm.outcomes import step_done
 
 
-class _Decisions:
-    """Mixin of both schedulers, before vLLM's class in the method resolution order."""
+class _Observer:
+    """Mixin before vLLM's class in the method resolution order: counts steps and outcomes. It uses only what feature
+    observe lists (`parts.toml`), passes on whatever else vLLM gives to a method, and decides nothing."""
 
     _driver: Driver | None = None
     _disabled: Driver | None = None  # after too many faults
@@ -62,35 +63,32 @@ class _Decisions:
             # vLLM disables its own table here too: ranks with different depths deadlock.
             logger.warning("Specmargin: data-parallel ranks must draft to the same depth, so it only observes.")
             settings = settings.model_copy(update={"mode": Mode.OBSERVE})
-        v2_runner = bool(getattr(config, "use_v2_model_runner", False))
-        extended = bool(config.parallel_config.worker_extension_cls)
-        graphs = config.compilation_config.cudagraph_mode
-        full = graphs is not None and graphs.has_full_cudagraphs()
-        requested = bool(getattr(config.speculative_config, FLAG, False)) and settings.gate_kind is not GateKind.OFF
-        lookup = self.dynamic_sd_lookup
-        self._driver = build_driver(
-            settings,
-            max_depth=self.num_spec_tokens,
-            candidates=None if lookup is None or not full else tuple(sorted(set(lookup))),
-            identity=bank_identity(config),
-            engine=str(config.parallel_config.data_parallel_index),
-            log=logger.warning,
-            graph_positions=_graph_positions(config.compilation_config),
-            device_gate=requested and v2_runner and extended,
-        )
-        if settings.mode is not Mode.OBSERVE and lookup is None:
-            # Tells vLLM that the depth varies, so that it adds no padding drafts to new requests.
-            self.dynamic_sd_lookup = [self.num_spec_tokens] * (self.scheduler_config.max_num_seqs + 1)
+        self._driver = self._make_driver(settings)
         self._narrator = Narrator(driver=self._driver, every_seconds=settings.log_seconds, log=logger.info)
         logger.info("Specmargin: %s.", _describe(settings, self._driver))
 
+    def _make_driver(self: Any, settings: Settings, **decides: Any) -> Driver:
+        config = self.vllm_config
+        return build_driver(
+            settings,
+            max_depth=self.num_spec_tokens,
+            identity=bank_identity(config),
+            engine=str(config.parallel_config.data_parallel_index),
+            log=logger.warning,
+            **{"candidates": None} | decides,
+        )
+
     # --- requests ---
 
-    def add_request(self: Any, request: Any) -> None:
+    def add_request(self: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
         if self._driver is not None:
-            parameters = request.sampling_params
-            self._driver.add(request.request_id, None if parameters is None else parameters.extra_args)
-        super().add_request(request)  # type: ignore[misc]
+            self._driver.guard.call("request", None, self._add, self._driver, request)
+        return super().add_request(request, *args, **kwargs)  # type: ignore[misc]
+
+    @staticmethod
+    def _add(driver: Driver, request: Any) -> None:
+        parameters = request.sampling_params
+        driver.add(request.request_id, None if parameters is None else parameters.extra_args)
 
     def _free_request(self: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
         if self._driver is not None:
@@ -99,53 +97,29 @@ class _Decisions:
 
     # --- steps ---
 
-    def schedule(self: Any, *args: Any, **kwargs: Any) -> SchedulerOutput:
-        driver = self._driver
-        if driver is not None:
+    def schedule(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if self._driver is not None:
             self._started = time.perf_counter()
-            if driver.limits_requests:
-                driver.guard.call("verify decision", None, self._truncate_drafts, driver)
         return super().schedule(*args, **kwargs)  # type: ignore[misc]
 
-    def _truncate_drafts(self: Any, driver: Driver) -> None:
-        decoding = [request for request in self.running if not request.is_prefill_chunk]
-        drafted = [len(request.spec_token_ids) for request in decoding]
-        depths = driver.limits([request.request_id for request in decoding], drafted)
-        if depths is None or depths == drafted:
-            return
-        for request, depth, length in zip(decoding, depths, drafted, strict=True):
-            if depth < length:
-                request.spec_token_ids = request.spec_token_ids[:depth]
-
-    def _update_after_schedule(self: Any, scheduler_output: SchedulerOutput) -> None:
-        driver = self._driver
-        if driver is not None:
-            driver.guard.call("depth decision", None, self._set_depth, driver, scheduler_output)
-        super()._update_after_schedule(scheduler_output)  # type: ignore[misc]
-
-    @staticmethod
-    def _set_depth(driver: Driver, scheduled: SchedulerOutput) -> None:
-        depth = driver.draft_depth(scheduled.num_scheduled_tokens)
-        if depth is not None:
-            scheduled.num_spec_tokens_to_schedule = depth
-        if driver.device_gate:
-            depth = int(scheduled.num_spec_tokens_to_schedule or 0)
-            setattr(scheduled, ORDER, driver.gate_order(len(scheduled.num_scheduled_tokens), depth))
-
-    def update_draft_token_ids(self: Any, draft_token_ids: DraftTokenIds) -> None:
+    def update_draft_token_ids(self: Any, *args: Any, **kwargs: Any) -> Any:
+        """Drafts have confidences if the workers capture them."""
         if self._driver is not None and self._driver.capture is not None:
-            self._driver.drafts(draft_token_ids.req_ids, getattr(draft_token_ids, "confidence", None))
-        super().update_draft_token_ids(draft_token_ids)  # type: ignore[misc]
+            drafts = next((one for one in (*args, *kwargs.values()) if hasattr(one, "confidence")), None)
+            self._driver.drafts(() if drafts is None else drafts.req_ids, getattr(drafts, "confidence", None))
+        return super().update_draft_token_ids(*args, **kwargs)  # type: ignore[misc]
 
-    def update_from_output(self: Any, scheduler_output: SchedulerOutput, model_runner_output: ModelRunnerOutput) -> Any:
-        driver = self._driver
+    def update_from_output(
+        self: Any, scheduler_output: SchedulerOutput, model_runner_output: ModelRunnerOutput, *args: Any, **kwargs: Any
+    ) -> Any:
+        driver, given = self._driver, (scheduler_output, model_runner_output, *args)
         if driver is None:
-            return super().update_from_output(scheduler_output, model_runner_output)  # type: ignore[misc]
+            return super().update_from_output(*given, **kwargs)  # type: ignore[misc]
         # Read before vLLM removes finished requests.
         step = driver.guard.call(
             "outcome", None, step_done, scheduler_output, model_runner_output, self.requests, driver
         )
-        outputs = super().update_from_output(scheduler_output, model_runner_output)  # type: ignore[misc]
+        outputs = super().update_from_output(*given, **kwargs)  # type: ignore[misc]
         if driver.guard.off:
             self._show_off(driver)
         else:
@@ -170,18 +144,75 @@ class _Decisions:
         if step is None:
             step = StepDone.nothing()
         step.seconds = self._seconds(now)
-        driver.done(step, scheduled.num_spec_tokens_to_schedule)
+        driver.done(step, self._drafted(scheduled))
         if not self.running:
             driver.settle()
         if self._narrator is not None:
             self._narrator.look(now)
 
-    def shutdown(self: Any) -> None:
+    def _drafted(self: Any, scheduled: SchedulerOutput) -> int:
+        """How deep the step drafts, as far as it can be seen here: as deep as the drafts that it verifies."""
+        return max(map(len, scheduled.scheduled_spec_decode_tokens.values()), default=0)
+
+    def shutdown(self: Any, *args: Any, **kwargs: Any) -> Any:
         for driver in (self._driver, self._disabled):
             if driver is not None:
                 with suppress(Exception):
                     driver.close()
-        super().shutdown()  # type: ignore[misc]
+        return super().shutdown(*args, **kwargs)  # type: ignore[misc]
+
+
+class _Decisions(_Observer):
+    """Chooses the depth of every step too."""
+
+    def _make_driver(self: Any, settings: Settings, **decides: Any) -> Driver:
+        config, lookup = self.vllm_config, self.dynamic_sd_lookup
+        graphs = config.compilation_config.cudagraph_mode
+        full = graphs is not None and graphs.has_full_cudagraphs()
+        decides |= {
+            "candidates": None if lookup is None or not full else tuple(sorted(set(lookup))),
+            "graph_positions": _graph_positions(config.compilation_config),
+            "device_gate": _is_gated(config, settings),
+        }
+        driver: Driver = super()._make_driver(settings, **decides)
+        if settings.mode is not Mode.OBSERVE and lookup is None:
+            # Tells vLLM that the depth varies, so that it adds no padding drafts to new requests.
+            self.dynamic_sd_lookup = [self.num_spec_tokens] * (self.scheduler_config.max_num_seqs + 1)
+        return driver
+
+    def schedule(self: Any, *args: Any, **kwargs: Any) -> Any:
+        driver = self._driver
+        if driver is not None and driver.limits_requests:
+            driver.guard.call("verify decision", None, self._truncate_drafts, driver)
+        return super().schedule(*args, **kwargs)
+
+    def _truncate_drafts(self: Any, driver: Driver) -> None:
+        decoding = [request for request in self.running if not request.is_prefill_chunk]
+        drafted = [len(request.spec_token_ids) for request in decoding]
+        depths = driver.limits([request.request_id for request in decoding], drafted)
+        if depths is None or depths == drafted:
+            return
+        for request, depth, length in zip(decoding, depths, drafted, strict=True):
+            if depth < length:
+                request.spec_token_ids = request.spec_token_ids[:depth]
+
+    def _update_after_schedule(self: Any, scheduler_output: SchedulerOutput, *args: Any, **kwargs: Any) -> Any:
+        driver = self._driver
+        if driver is not None:
+            driver.guard.call("depth decision", None, self._set_depth, driver, scheduler_output)
+        return super()._update_after_schedule(scheduler_output, *args, **kwargs)  # type: ignore[misc]
+
+    @staticmethod
+    def _set_depth(driver: Driver, scheduled: SchedulerOutput) -> None:
+        depth = driver.draft_depth(scheduled.num_scheduled_tokens)
+        if depth is not None:
+            scheduled.num_spec_tokens_to_schedule = depth
+        if driver.device_gate:
+            depth = int(scheduled.num_spec_tokens_to_schedule or 0)
+            setattr(scheduled, ORDER, driver.gate_order(len(scheduled.num_scheduled_tokens), depth))
+
+    def _drafted(self: Any, scheduled: SchedulerOutput) -> int:
+        return int(scheduled.num_spec_tokens_to_schedule)
 
 
 class SpecmarginScheduler(_Decisions, Scheduler):
@@ -190,6 +221,21 @@ class SpecmarginScheduler(_Decisions, Scheduler):
 
 class SpecmarginAsyncScheduler(_Decisions, AsyncScheduler):
     """With async scheduling drafts stay in the worker."""
+
+
+class ObservingScheduler(_Observer, Scheduler):
+    """In releases without what depth control needs."""
+
+
+class ObservingAsyncScheduler(_Observer, AsyncScheduler):
+    pass
+
+
+def _is_gated(config: Any, settings: Settings) -> bool:
+    """Whether the workers gate drafts, as far as the configuration tells."""
+    requested = bool(getattr(config.speculative_config, FLAG, False)) and settings.gate_kind is not GateKind.OFF
+    v2_runner = bool(getattr(config, "use_v2_model_runner", False))
+    return requested and v2_runner and bool(getattr(config.parallel_config, "worker_extension_cls", ""))
 
 
 def _graph_positions(compilation: Any) -> int | None:

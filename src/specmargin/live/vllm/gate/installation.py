@@ -44,7 +44,7 @@ def _initialized(initialize: Any, runner: Any, *args: Any, **kwargs: Any) -> Any
 
 @around(model_runner.GPUModelRunner, "execute_model")
 def _ordered(execute: Any, runner: Any, scheduler_output: Any, *args: Any, **kwargs: Any) -> Any:
-    manager = runner.adaptive_verification
+    manager = getattr(runner, "adaptive_verification", None)
     if isinstance(manager, SpecmarginVerificationManager):
         manager.order = getattr(scheduler_output, ORDER, _NOT_ORDERED)
         manager.guard.step_done()
@@ -73,8 +73,7 @@ def _misreads_runs(runner: Any, kwargs: dict[str, Any]) -> bool:
     """With a gate, a draft model and FlashAttention the server stopped on an H200: an id outside of the vocabulary.
     Most probably (read, not measured) because vLLM 0.32 sizes a draft model's first pass by runs of equal length.
     Triton's attention takes no such size; heads (EAGLE, MTP) take the target's."""
-    kinds = [] if runner is None else type(getattr(runner, "speculator", None)).__mro__
-    if not any(kind.__name__ == "StandaloneARSpeculator" for kind in kinds):
+    if getattr(getattr(runner, "speculative_config", None), "method", None) != "draft_model":
         return False
     groups = [group for row in kwargs.get("attn_groups") or () for group in row]
     return any("FLASH_ATTN" in group.backend.get_name() for group in groups)

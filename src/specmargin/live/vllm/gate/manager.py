@@ -54,22 +54,22 @@ class SpecmarginVerificationManager(AdaptiveVerificationManager):
 
     # --- costs ---
 
-    def batches_to_profile(self, capture_sizes: list[int]) -> Iterator[dict[str, Any]]:
+    def batches_to_profile(self, capture_sizes: list[int], *args: Any, **kwargs: Any) -> Iterator[dict[str, Any]]:
         """vLLM profiles padding, which no expert is read for; `profiled` runs random tokens instead, at the policy's
         context if there is one."""
         if self.prices is not None:
             self.guard.call("gate graphs", None, self.prices.set_graphs, capture_sizes)
         if self.curve is not Curve.PROFILED:
-            yield from super().batches_to_profile(capture_sizes)
+            yield from super().batches_to_profile(capture_sizes, *args, **kwargs)
             return
         with unpadded_dummies():
-            for batch in super().batches_to_profile(capture_sizes):
+            for batch in super().batches_to_profile(capture_sizes, *args, **kwargs):
                 context = batch["context_len"] if self.context is None else self.context
                 yield {**batch, "randomize_inputs": True, "context_len": context}
 
-    def set_initial_cost_curves(self, samples: Any) -> None:
+    def set_initial_cost_curves(self, *args: Any, **kwargs: Any) -> None:
         """After the warm-up, before the first request."""
-        super().set_initial_cost_curves(samples)
+        super().set_initial_cost_curves(*args, **kwargs)
         if self.estimator is not None:
             self.guard.call("gate seed", None, self._start_estimator)
 
@@ -79,16 +79,16 @@ class SpecmarginVerificationManager(AdaptiveVerificationManager):
 
     # --- requests ---
 
-    def add_request(self, req_idx: int) -> None:
+    def add_request(self, req_idx: int, *args: Any, **kwargs: Any) -> None:
         """vLLM expects that all drafts of a new request are accepted until its first confidences arrive; here it is the
         planned share of them."""
-        super().add_request(req_idx)
+        super().add_request(req_idx, *args, **kwargs)
         if self.prices is not None:
             self._recent[:, req_idx] = self.prices.prior
 
-    def record_confidences(self, confidence_probs: torch.Tensor, input_batch: Any) -> None:
+    def record_confidences(self, *args: Any, **kwargs: Any) -> None:
         new = list(self._pending_resets)
-        super().record_confidences(confidence_probs, input_batch)
+        super().record_confidences(*args, **kwargs)
         self._steps += 1
         if self.estimator is not None and self._steps % _BOUND_EVERY == 0:
             self.guard.call("gate bounds", None, seed.bound, self.estimator)
@@ -156,13 +156,13 @@ class SpecmarginVerificationManager(AdaptiveVerificationManager):
 
     # --- the split, on the GPU ---
 
-    def reallocate_drafts(self, req_ids: list[str], idx_mapping: torch.Tensor) -> Any:
+    def reallocate_drafts(self, req_ids: list[str], *args: Any, **kwargs: Any) -> Any:
         confidence: Any = self._confidence_probs
         if self._is_ours and self._weights is not None and self._is_cut:
             ranked = self.guard.call("gate ranking", confidence, self._ranked, self._weights, len(req_ids))
             self._confidence_probs = ranked
         try:
-            return super().reallocate_drafts(req_ids, idx_mapping)
+            return super().reallocate_drafts(req_ids, *args, **kwargs)
         finally:
             self._confidence_probs = confidence
 

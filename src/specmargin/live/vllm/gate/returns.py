@@ -49,8 +49,8 @@ def make_with_copies(make: Any, output: Any, *args: Any, **kwargs: Any) -> None:
 
 
 @around(async_utils.AsyncOutput, "get_output")
-def get_with_returned(get: Any, output: Any) -> Any:
-    made = get(output)
+def get_with_returned(get: Any, output: Any, *args: Any, **kwargs: Any) -> Any:
+    made = get(output, *args, **kwargs)
     copies = getattr(output, "specmargin", None)
     if copies is not None:
         back = attempt(_UNKNOWN, None, returned, output.num_sampled_tokens_np, *copies)

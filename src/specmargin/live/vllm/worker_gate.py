@@ -1,0 +1,16 @@
+"""vLLM's worker extension that gates drafts, in its second model runner; `worker_capture.py` says how it is loaded."""
+
+from __future__ import annotations
+
+from specmargin.live.vllm.log import attempt
+
+
+def _install() -> None:
+    from specmargin.live.vllm.gate import graph_sizes, installation, returns  # noqa: PLC0415, F401  # importing them installs them
+
+
+class GateExtension:
+    pass
+
+
+attempt("drafts are not gated on the GPU, only their depth is controlled", None, _install)
