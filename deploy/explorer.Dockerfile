@@ -9,7 +9,7 @@ WORKDIR /source
 COPY pyproject.toml README.md LICENSE ./
 COPY src src
 RUN python -m venv /opt/specmargin \
-    && /opt/specmargin/bin/pip install --no-cache-dir --no-compile '.[page]'
+    && /opt/specmargin/bin/pip install --no-cache-dir '.[page]'
 
 FROM python:3.13.9-slim-trixie
 COPY --from=build /opt/specmargin /opt/specmargin
