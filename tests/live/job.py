@@ -76,7 +76,7 @@ def _serve(engine: Any, job: dict[str, Any]) -> None:
         prompts = [{"prompt_token_ids": request["prompt"]} for request in batch]
         for output in engine.generate(prompts, parameters, use_tqdm=False):
             tokens.append(list(output.outputs[0].token_ids))
-            metrics_of_request = output.outputs[0].spec_decode_metrics
+            metrics_of_request = getattr(output.outputs[0], "spec_decode_metrics", None)  # not in 0.27
             requests.append(
                 None if metrics_of_request is None else {name: getattr(metrics_of_request, name) for name in _PER_STEP}
             )
