@@ -6,6 +6,7 @@ import hashlib
 import os
 import subprocess
 import sys
+import tempfile
 from itertools import product
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from hypothesis import HealthCheck, settings
 ROOT = Path(__file__).resolve().parents[1]
 
 # The catalog of whoever runs the tests is not part of them.
-os.environ["XDG_CONFIG_HOME"] = str(ROOT / "tests" / "no-configuration")
+os.environ["XDG_CONFIG_HOME"] = str(Path(tempfile.gettempdir()) / "specmargin-tests" / "no-configuration")
 os.environ.pop("SPECMARGIN_CATALOG", None)
 
 _WARM_UP = pytest.StashKey["subprocess.Popen[bytes]"]()
