@@ -83,6 +83,22 @@ def test_a_queue_in_front_of_one_server_waits_as_md1_does() -> None:
         assert result.busy_seconds / result.span_seconds == pytest.approx(load, rel=0.02)
 
 
+def test_a_step_that_is_scheduled_ahead_sees_requests_one_step_later() -> None:
+    """vLLM's async scheduling decides a step when the one before begins (v1/engine/core.py, step_with_batch_queue)."""
+
+    def played(*, ahead: bool) -> Result:
+        one = serving(arrivals=Poisson(requests_per_second=20.0, requests=200))
+        time = replace(one.scenario.engine_time, plain_ahead=ahead)
+        return simulate(replace(one, pricer=Pricer(replace(one.scenario, engine_time=time))), log_steps=True)
+
+    at_once, ahead = played(ahead=False), played(ahead=True)
+    later = ahead.ttft_by_request - at_once.ttft_by_request
+    step = float(np.median(ahead.steps["seconds"]))
+    assert ahead.ttft_by_request[0] == at_once.ttft_by_request[0]  # an idle engine begins with it
+    assert np.mean(later) == pytest.approx(step, rel=0.25)
+    assert ahead.committed == at_once.committed
+
+
 def test_littles_law() -> None:
     """Mean requests in the system, measured by steps, equal rate × time in the system, measured by requests."""
     workload = Workload(

@@ -177,6 +177,8 @@ def _scheduled(entry: EngineTime, overlapped: EngineTime, how: Mechanism) -> Eng
         verify_sequence_seconds=overlapped.verify_sequence_seconds + rounds[1] - plain[1],
         verify_token_seconds=overlapped.verify_token_seconds,
         draft_pass_seconds=overlapped.draft_pass_seconds,
+        plain_ahead=how.plain is Scheduling.ASYNC,
+        rounds_ahead=how.rounds is Scheduling.ASYNC,
     )
 
 

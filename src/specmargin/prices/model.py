@@ -131,6 +131,8 @@ class EngineTime:
     eager_layer_seconds: float = 0.0
     floor_layer_seconds: float = 0.0
     off_floor_layer_seconds: float = 0.0
+    plain_ahead: bool = False  # steps without speculation are scheduled while the one before runs
+    rounds_ahead: bool = False  # those with it
     launch_source: Source | None = None  # of the time per launch; None: that of the other times
     source: Source = assumed("no engine time: kernels alone")  # noqa: RUF009
 
@@ -144,6 +146,10 @@ class EngineTime:
         verified = step.verified_sequences
         per_sequence = self.verify_sequence_seconds * verified + self.verify_token_seconds * step.drafted_positions
         return plain + self.verify_step_seconds * (verified > 0.0) + per_sequence
+
+    def schedules_ahead(self, *, speculating: bool) -> bool:
+        """Whether a step is scheduled while the one before it runs, so that it sees no request that arrives then."""
+        return self.rounds_ahead if speculating else self.plain_ahead
 
     def draft_seconds(self, passes: FloatArray) -> FloatArray:
         """The engine's time for so many passes of the drafter, beside their kernels."""

@@ -31,12 +31,23 @@ def arrive(limits: Limits, state: State) -> bool:
 
     In most steps nothing arrives, which is found without a call.
     """
-    requests, engine, clock = state.requests, state.engine[0], state.totals[0].clock
+    requests, engine = state.requests, state.engine[0]
     if engine.running > 0 and not (limits.sessions or limits.cancelling):
         number = engine.next_request
-        if number >= requests.size or requests[number].arrival_seconds > clock:
+        if number >= requests.size or requests[number].arrival_seconds > _latest(limits, state):
             return True
     return _arrive(limits, state)
+
+
+@compiled
+def _latest(limits: Limits, state: State) -> float:
+    """When the next step is decided; later requests are not in it.
+
+    An engine that schedules ahead decides it when the step before begins. A user's next request, sent when that one
+    ended, comes a moment later.
+    """
+    engine = state.engine[0]
+    return engine.begun - 1e-9 if limits.ahead and engine.running > 0 else state.totals[0].clock
 
 
 @compiled_apart
@@ -44,7 +55,7 @@ def _arrive(limits: Limits, state: State) -> bool:
     requests, engine, totals = state.requests, state.engine[0], state.totals[0]
     while True:
         number = _next(limits, state)
-        while number >= 0 and requests[number].arrival_seconds <= totals.clock:
+        while number >= 0 and requests[number].arrival_seconds <= _latest(limits, state):
             _take_off(limits, state, number)
             request = requests[number]
             most_tokens = request.prompt_tokens + request.output_tokens + limits.kv.lookahead_tokens

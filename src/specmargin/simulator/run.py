@@ -98,6 +98,7 @@ def _limits(serving: Serving, traffic: Traffic, choice: PolicyChoice, *, by_pyth
         max_tokens=engine.max_num_batched_tokens,
         kv=kv,
         speculating=choice.held_depth is not None,
+        ahead=serving.scenario.engine_time.schedules_ahead(speculating=choice.held_depth is not None),
         users=serving.workload.users,
         prefix_hit=engine.prefix_hit,
         bin_seconds=_FIRST_BIN_SECONDS,

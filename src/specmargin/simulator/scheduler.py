@@ -304,7 +304,7 @@ def close(simulation: Simulation) -> None:
         seconds = max(step.target_seconds, step.draft_seconds) + (1.0 - overlap) * step.draft_seconds
     engine.draft_seconds = seconds - step.target_seconds
     totals.draft += seconds - step.target_seconds
-    start = totals.clock
+    start = engine.begun = totals.clock
     totals.clock += seconds
     totals.busy += seconds
     for k in range(step.fresh):

@@ -46,6 +46,7 @@ class EngineRow:
     chosen_depth: int  # of the drafts that this step makes at its end
     chosen_gated: int
     draft_seconds: float  # of the pending drafts
+    begun: float  # clock at the begin of the last step
 
 
 class StepRow:
@@ -142,6 +143,7 @@ class Limits(NamedTuple):
     max_tokens: int
     kv: KvBudget
     speculating: bool  # speculation is configured
+    ahead: bool  # the next step is scheduled while this one runs
     users: int
     prefix_hit: float
     bin_seconds: float
