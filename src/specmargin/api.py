@@ -201,6 +201,9 @@ class SimulateOptions(ScenarioOptions, total=False):
     scheduling: str
     ttft_slo: float | None
     tpot_slo: float | None
+    find: str | None
+    percentile: float
+    seeds: int
     gpu_hour_price: float | None
     seed: int
 

@@ -32,6 +32,13 @@ class RooflineForm(StrEnum):
     WHOLE_STEP = "whole-step"  # one max over the whole step, as some published grids assume
 
 
+class Find(StrEnum):
+    """The load of which `simulate --find` finds the largest that meets targets."""
+
+    QPS = "qps"
+    CONCURRENCY = "concurrency"
+
+
 class Hold(StrEnum):
     """The parameter counts that all variants of a design share with the base model."""
 

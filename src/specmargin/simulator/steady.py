@@ -17,6 +17,7 @@ _LEAST_REQUESTS, _LEAST_ARRIVALS = 32, 400
 # Lengths that vary need more requests: the speed-ups of four seeds differ by up to 2% with 2,048 requests, by up to 11%
 # with 16 per user. The limit of steps (about 2 µs each) is for small batches with long outputs, which need fewer.
 _VARIED_REQUESTS, _VARIED_STEPS = 2048, 200_000
+_LEAST_GROWTH, _MOST_GROWTH = 1.5, 8.0  # from one run to the next: a short run tells little
 _MOST_TOKENS = 24e6  # of a run: about a second
 
 
@@ -83,7 +84,8 @@ def _needed(result: Result) -> int:
         return 0
     took = result.requests["finish_seconds"] - result.requests["first_token_seconds"]
     begun = result.goodput / workload.mean_output  # requests per second; fewer than arrive where a queue grows
-    wanted = max(_GENERATIONS * begun * float(np.nanmean(took)), _varied(workload, result.mean_batch))
+    in_engine = min(begun * float(np.nanmean(took)), result.serving.engine.max_num_seqs)
+    wanted = max(_GENERATIONS * in_engine, _varied(workload, result.mean_batch))
     most = max(_MOST_TOKENS / workload.mean_output, _LEAST_ARRIVALS)
     given = result.requests.size
-    return int(min(max(wanted, 1.5 * given), most)) if wanted > given else 0
+    return int(min(max(wanted, _LEAST_GROWTH * given), _MOST_GROWTH * given, most)) if wanted > given else 0

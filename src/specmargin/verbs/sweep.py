@@ -38,7 +38,7 @@ from specmargin.answers.verb import Progress, silent, verb
 from specmargin.errors import InputError, ScenarioError, needs_extra
 from specmargin.files import STANDARD_INPUT, check_new, check_table, origin, read_toml, write_table
 from specmargin.schema import StrictModel, first_complaint
-from specmargin.verbs.simulate import flat
+from specmargin.verbs.simulate.answer import flat
 from specmargin.verbs.simulate.request_schema import SimulateRequest
 from specmargin.words import duration
 

@@ -181,6 +181,33 @@ def _draw_pareto() -> alt.LayerChart:
     return layers(lines, width=_WIDTH, height=380)
 
 
+# --- the largest load within targets ---
+
+
+def capacity_figure(words: Words, rows: Sequence[Record], *, unit: str) -> Figure:
+    """Latency as a share of its target by load, one line per policy through every load that was tried.
+
+    A record: `policy, load, seed, share` (1: the target).
+    """
+    most = 2.0  # beyond twice the target the exact latency says nothing
+    points = [
+        {"load": rounded(row["load"], 4), "share": rounded(min(float(row["share"]), most)), "seed": row["seed"]}
+        | _named(str(row["policy"]))
+        for row in rows
+    ]
+    tables = {"points": points, "target": [{"share": 1.0}], "names": _names(points, by="load", x="load", y="share")}
+    return Figure(name="capacity", **asdict(words), tables=tables, draw=_draw_capacity, shape=(unit,))
+
+
+def _draw_capacity(unit: str) -> alt.LayerChart:
+    x = alt.X("load:Q", title=unit, scale=alt.Scale(zero=True, nice=True))
+    y = alt.Y("share:Q", title="latency, share of its target", axis=alt.Axis(format="%"), scale=alt.Scale(zero=True))
+    on = Plane(x, y)
+    tooltip = tips("policy:N", "load:Q||.3r", "share:Q||.0%", "seed:Q")
+    lines = _named_lines(on, "points", "names", tooltip=tooltip, order=alt.Order("load:Q"))
+    return layers(on.level("target"), lines, width=_WIDTH, height=320)
+
+
 # --- policies side by side ---
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Any
 
+from specmargin.answers.request_schema import ScenarioRequest
 from specmargin.catalog.ids import listed_variants
 from specmargin.catalog.lookup import hub_id, model_names
 from specmargin.decisions.certainty import SpeedupRange
@@ -12,6 +14,7 @@ from specmargin.decisions.rows import PlanRow
 from specmargin.formats.base import Benchmark, Launch
 from specmargin.verbs.plan.drafter_plan import DrafterPlan
 
+_OF_REQUESTS = ("isl", "osl", "range_ratio", "max_num_batched_tokens", "depth")  # what `simulate` takes of a load
 OUTPUT_TOKENS = 256  # of a benchmark for a plan by batch
 _LOADED_AS = {"fp8": "fp8"}  # precisions to which vLLM and SGLang quantize a checkpoint while loading it
 
@@ -67,6 +70,18 @@ def check_json(answer: DrafterPlan, row: PlanRow, sure: SpeedupRange) -> dict[st
         "ratio_high": plain / drafting * sure.high / row.speedup,
         "note": engine.lengths_note if service is not None and service.load.range_ratio > 0.0 else None,
     }
+
+
+def capacity_command(answer: DrafterPlan) -> str:
+    """`simulate --find` with the options of a plan under a rate, and its target or one to replace."""
+    request = answer.request
+    shared = [name for name in (*ScenarioRequest.model_fields, *_OF_REQUESTS) if name in request.model_fields_set]
+    values = {name: getattr(request, name) for name in shared if name not in ("model", "context")}
+    if "drafter" in values:
+        values["drafter"] = answer.choice.kind  # of several, the one that this plan is of
+    options = [f"--{name.replace('_', '-')} {shlex.quote(str(value))}" for name, value in values.items() if value]
+    target = f"--tpot-slo {30.0 if request.tpot_slo is None else request.tpot_slo:g}"
+    return " ".join(["specmargin simulate", shlex.quote(request.model), *options, "--find qps", target])
 
 
 def served_model(model: str, weights: str | None, engine: str) -> tuple[str, str | None]:

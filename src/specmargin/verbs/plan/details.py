@@ -12,7 +12,7 @@ from specmargin.decisions.plan import Plan
 from specmargin.decisions.rows import PlanRow
 from specmargin.decisions.verdict import details as verdict_details
 from specmargin.prices.model import Resource
-from specmargin.verbs.plan.commands import check_json, serve_json
+from specmargin.verbs.plan.commands import capacity_command, check_json, serve_json
 from specmargin.verbs.plan.drafter_plan import DrafterPlan
 from specmargin.verbs.plan.memory import memory_blocks
 
@@ -65,6 +65,9 @@ def _commands(best: DrafterPlan) -> Iterator[Block]:
     yield Line(f"expected: {expected}")
     if check["note"]:
         yield dim(check["note"])
+    if best.request.qps is not None:
+        yield bold("find the largest rate that meets a target:")
+        yield Verbatim(capacity_command(best))
     yield GAP
 
 

@@ -182,6 +182,7 @@ def _service(
             yield from map(Line, queue_text(name, steady.queue_growth_per_second, steady.tokens_per_second))
     if tpot_target_seconds is not None:
         yield Line(_target(service, tpot_target_seconds))
+        yield dim("largest rate that meets it: simulate --find qps (--explain has the command)")
     yield GAP
 
 

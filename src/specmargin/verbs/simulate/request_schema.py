@@ -25,7 +25,7 @@ from specmargin.answers.request_schema import (
 from specmargin.errors import ScenarioError
 from specmargin.files import read_toml
 from specmargin.limits import MAX_BATCH, MAX_DEPTH
-from specmargin.modes import POLICIES, Scheduling
+from specmargin.modes import POLICIES, Find, Scheduling
 from specmargin.schema import StrictModel
 from specmargin.verbs.plan.request_schema import RANGE_RATIO, RangeField
 
@@ -232,6 +232,21 @@ class SimulateRequest(ScenarioRequest):
     tpot_slo: Annotated[
         float | None, Field(gt=0, lt=1e9, description="Target for the time between tokens, in ms."), QUESTION.as_("MS")
     ] = None
+    find: Annotated[
+        Find | None,
+        Field(description="Find the largest rate, or number of users, that meets --ttft-slo and --tpot-slo."),
+        QUESTION.as_("LOAD").needed,
+    ] = None
+    percentile: Annotated[
+        float,
+        Field(ge=50, lt=100, description="Percentile of the requests at which --find holds targets: 90, 99.9."),
+        QUESTION.as_("PERCENT"),
+    ] = 99.0
+    seeds: Annotated[
+        int,
+        Field(ge=1, le=100, description="Seeds that --find repeats the search with, for its interval."),
+        QUESTION.as_("N"),
+    ] = 5
     gpu_hour_price: Annotated[
         float | None, Field(gt=0, lt=1e9, description="US dollars per GPU-hour, to show costs."), QUESTION.as_("PRICE")
     ] = None
@@ -244,7 +259,9 @@ class SimulateRequest(ScenarioRequest):
         where = f"{source}: " if source else ""
         if not self.gpu:
             raise ScenarioError(f"{where}name a device with --gpu (`specmargin gpus` lists them)")
-        if sum(getattr(self, name) is not None for name in _LOADS) != 1:
+        if self.find is not None:
+            self._check_search(where)
+        elif sum(getattr(self, name) is not None for name in _LOADS) != 1:
             raise ScenarioError(
                 f"{where}give one load: --qps, --concurrency or --trace (in files also hours with hourly_qps; of "
                 "sessions --sessions-per-second)"
@@ -253,6 +270,16 @@ class SimulateRequest(ScenarioRequest):
             raise ScenarioError(f"{where}hours and hourly_qps go together: requests per second at each hour")
         self._check_clients(where)
         return self if "context" in self.model_fields_set or self.trace is not None else self._at_mean_context()
+
+    def _check_search(self, where: str) -> None:
+        if any(getattr(self, name) is not None for name in (*_LOADS, "requests")):
+            raise ScenarioError(
+                f"{where}--find chooses the load: leave out --qps, --concurrency, --trace and --requests"
+            )
+        if self.ttft_slo is None and self.tpot_slo is None:
+            raise ScenarioError(f"{where}--find needs a target in ms: --tpot-slo, --ttft-slo or both")
+        if self.has_sessions or self.cancel_share > 0.0:
+            raise ScenarioError(f"{where}--find is for single requests: leave out sessions and cancelled requests")
 
     def _at_mean_context(self) -> SimulateRequest:
         """With the context of its requests, as `plan` has it under a load; of sessions, with half of their history."""
@@ -278,7 +305,7 @@ class SimulateRequest(ScenarioRequest):
     @property
     def is_steady(self) -> bool:
         """Measured between ramp and drain: a constant load of single requests, of no given number."""
-        constant = self.qps is not None or self.concurrency is not None
+        constant = self.qps is not None or self.concurrency is not None or self.find is not None
         return constant and self.requests is None and not self.has_sessions and self.cancel_share == 0.0
 
     @property
@@ -295,8 +322,8 @@ def completed(request: SimulateRequest) -> tuple[SimulateRequest, Path]:
     base = read_toml(path, ScenarioError)
     set_fields = {name: getattr(request, name) for name in request.model_fields_set - {"model"}}
     given = {name: value for name, value in set_fields.items() if value is not None}  # None in Python: not given
-    if given.keys() & set(_LOADS):
-        base = {name: value for name, value in base.items() if name not in (*_LOADS, "hourly_qps")}
+    if given.keys() & {*_LOADS, "find"}:
+        base = {name: value for name, value in base.items() if name not in (*_LOADS, "hourly_qps", "requests", "find")}
     for name in _FILES:
         if name in given and Path(given[name]).exists():
             given[name] = str(Path(given[name]).resolve())  # relative to the working directory, not to the file

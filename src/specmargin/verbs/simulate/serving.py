@@ -85,14 +85,19 @@ RunOne = Callable[[Serving, PolicyChoice | None], Result]
 
 def run_policies(request: SimulateRequest, folder: Path, serving: Serving, run: RunOne) -> list[Result]:
     """One result per policy, on the same requests: as many as asked for, or as a steady state takes."""
-    names, choices = request.policy.split(","), dict[str, PolicyChoice]()
-    if "schedule" in names:
-        choices["schedule"] = scheduled(_planned(request, folder), serving.engine.max_num_seqs)
+    names, choices = request.policy.split(","), planned_policies(request, folder, serving)
 
     def every(serving: Serving) -> list[Result]:
         return [run(replace(serving, policy=name), choices.get(name)) for name in names]
 
     return list(run_steadily(serving, every)) if serving.steady else every(serving)
+
+
+def planned_policies(request: SimulateRequest, folder: Path, serving: Serving) -> dict[str, PolicyChoice]:
+    """Those that are not made from the scenario alone."""
+    if "schedule" not in request.policy.split(","):
+        return {}
+    return {"schedule": scheduled(_planned(request, folder), serving.engine.max_num_seqs)}
 
 
 def _planned(request: SimulateRequest, folder: Path) -> Schedule:
@@ -105,6 +110,7 @@ def _planned(request: SimulateRequest, folder: Path) -> Schedule:
     alike = None not in lengths.values() and not request.categories and not request.has_sessions
     if alike and (request.qps is not None or request.concurrency is not None):
         asked |= lengths | {"qps": request.qps, "concurrency": request.concurrency, "range_ratio": request.range_ratio}
+        asked |= {"prefix_hit": request.prefix_hit}
         tokens = request.max_num_batched_tokens
         asked |= {} if tokens is None else {"max_num_batched_tokens": max(tokens, 64)}
     else:
@@ -177,7 +183,7 @@ def _arrivals(request: SimulateRequest, folder: Path) -> Arrivals:
     requests = request.requests or (1 if request.is_steady else _MEASURED_WHOLE)  # a steady run chooses its own number
     if request.concurrency is not None:
         return ClosedLoop(users=request.concurrency, requests=requests)
-    rate = request.qps or request.sessions_per_second or 0.0
+    rate = request.qps or request.sessions_per_second or 1.0
     return Poisson(requests_per_second=rate, requests=requests, burst=request.burst)
 
 
