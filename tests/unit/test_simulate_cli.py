@@ -17,6 +17,7 @@ from specmargin.errors import InputError
 from specmargin.verbs.simulate.request_schema import SimulateRequest, completed
 from tests.conftest import ROOT
 
+MODEL = ["qwen3.6-35b-a3b", "--gpu", "h200"]
 QUICK = ["qwen3.6-35b-a3b", "--gpu", "h200", "--prices", "datasheet", "--qps", "8", "--requests", "40", "--osl", "30"]
 QUICK += ["--range-ratio", "0"]
 
@@ -119,6 +120,25 @@ def test_none_in_python_keeps_the_files_value(tmp_path: Path) -> None:
     assert folder == tmp_path
 
 
+def test_sessions_cancelled_requests_and_priorities_are_shown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "run.toml"
+    file.write_text(
+        'model = "qwen3-30b-a3b"\ngpu = "h200"\nconcurrency = 4\nturns = 3\nthink_seconds = 0.1\nshared_prefix = 64\n'
+        'requests = 24\nisl = 100\nosl = 20\ncancel_share = 0.3\ncancel_tokens = 5\nscheduling = "priority"\n'
+        'policy = "none"\n[[categories]]\nname = "chat"\npriority = 1\n[[categories]]\nname = "agent"\npriority = 0\n'
+    )
+    run("simulate", [str(file)])
+    shown = " ".join(capsys.readouterr().out.split())
+    for words in ("from the prefix cache", "requests cancelled by their clients", "by priority", "by block hashes"):
+        assert words in shown
+    run("simulate", [str(file), "--no-prefix-cache", "--json"])
+    said = json.loads(capsys.readouterr().out)
+    assert said["cancelled"] > 0 and "prefix_hits" not in said
+    assert [each["priority"] for each in said["by_priority"]] == [0, 1]
+
+
 @pytest.mark.parametrize(
     ("verb", "arguments", "message"),
     [
@@ -127,6 +147,15 @@ def test_none_in_python_keeps_the_files_value(tmp_path: Path) -> None:
         ("simulate", [*QUICK, "--policy", "fixd:2"], "unknown policy 'fixd:2'; nearest: fixed:K"),
         ("simulate", [*QUICK, "--policy", "fixed:7", "--depth", "4"], "--policy fixed:7 drafts deeper than 4 tokens"),
         ("simulate", [*QUICK, "--trace", "none.csv"], "give one load"),
+        ("simulate", [*MODEL, "--qps", "1", "--turns", "3"], "with --turns give --sessions-per-second"),
+        ("simulate", [*MODEL, "--trace", "a.csv", "--turns", "3"], "a trace has its own requests; leave out --turns"),
+        ("simulate", [*MODEL, "--concurrency", "2", "--cancel-share", "0.1"], "goes with --cancel-tokens or"),
+        ("simulate", [*MODEL, "--concurrency", "2", "--cancel-tokens", "9"], "--cancel-share goes with"),
+        (
+            "simulate",
+            [*MODEL, "--concurrency", "2", "--turns", "2", "--prefix-hit", "0.5"],
+            "sessions have their own hits",
+        ),
         ("simulate", ["no.toml"], "no.toml: cannot be read"),
         ("simulate", ["day.toml", "--gpu", "h200"], "day.toml: cannot be read"),
         ("simulate", [*QUICK, "--policy", "none,off", "--save-steps", "x.parquet"], "need a single policy"),
