@@ -102,16 +102,21 @@ $(VENV)/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Specmargin needs Python 3.11 or later: make PYTHON=python3.12 ...")'
 	$(PYTHON) -m venv $(VENV)
 
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+
 $(VENV)/.installed: pyproject.toml $(VENV)/bin/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+	$(PIP) --editable .
 	@touch $@
 
+# Dependency groups need a pip that is newer than the one that Python 3.11 brings.
 $(VENV)/.installed-dev: pyproject.toml $(VENV)/bin/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	$(PIP) 'pip>=25.1'
+	$(PIP) --editable '.[all]' --group dev
 	@touch $@ $(VENV)/.installed
 
 $(VENV)/.installed-docs: pyproject.toml $(VENV)/bin/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[docs]'
+	$(PIP) 'pip>=25.1'
+	$(PIP) --editable . --group docs
 	@touch $@ $(VENV)/.installed
 
 $(LIVE)/.installed: pyproject.toml scripts/live_environment.py

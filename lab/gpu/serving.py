@@ -95,14 +95,9 @@ def arguments(folder: Path, *, dtype: str, settings: dict[str, Any] | None, eage
 
 
 def stand_in_for_missing_extras() -> None:
-    """Captures need Polars and calibration SciPy; neither is used here, and the GPU machine may lack them."""
-    for name, members in (("polars", ()), ("scipy", ("optimize",))):
-        if importlib.util.find_spec(name) is None:
-            module = sys.modules[name] = types.ModuleType(name)
-            for member in members:
-                part = sys.modules[f"{name}.{member}"] = types.ModuleType(f"{name}.{member}")
-                part.minimize = None  # type: ignore[attr-defined]
-                setattr(module, member, part)
+    """Captures need Polars; it is not used here, and the GPU machine may lack it."""
+    if importlib.util.find_spec("polars") is None:
+        sys.modules["polars"] = types.ModuleType("polars")
 
 
 class Serving:

@@ -1,4 +1,4 @@
-"""How hot paths are compiled: with Numba, cached on disk.
+"""How hot paths are compiled: with Numba, cached on disk; without it they are plain Python.
 
 `compiled` is for functions that only compiled code calls: inlined, and without reference counting. They take arrays,
 change them in place and allocate none, so counting is not needed; it would take ten times as long as the work itself.
@@ -6,38 +6,49 @@ change them in place and allocate none, so counting is not needed; it would take
 `entry` counts references. A function that Python can call needs a wrapper, into which everything is inlined once more:
 without wrappers the simulator compiles in half the time.
 
-With NUMBA_DISABLE_JIT=1 all of it is plain Python, slow, that a debugger can step through.
+Without Numba, or with NUMBA_DISABLE_JIT=1, all of it is plain Python with the same results: some hundred times slower,
+so that runs are shortened (`simulator/shortened.py`), and a debugger can step through it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
-
-import numba as nb
-from numba.core import types
-from numba.core.registry import CPUDispatcher
-from numba.experimental import structref
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+HAS_NUMBA = find_spec("numba") is not None
+if TYPE_CHECKING or HAS_NUMBA:
+    import numba as nb
+    from numba.core import types
+    from numba.core.registry import CPUDispatcher
+    from numba.experimental import structref
+
+    _IS_PLAIN = bool(vars(nb.config)["DISABLE_JIT"])
+else:
+    _IS_PLAIN = True
 
 
 _CALLED: dict[str, Any] = {"cache": True, "nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True}
 _INLINED: dict[str, Any] = {**_CALLED, "forceinline": True, "_nrt": False}
 
 
-class _Inner(CPUDispatcher):
-    """A compiled function that has no wrapper: calling it from Python would be a segmentation fault."""
+def shortened(done: int, whole: int, what: str) -> str | None:
+    """What is said where fewer are done than asked for, because nothing is compiled."""
+    if done >= whole:
+        return None
+    return f"only {done:,} of {whole:,} {what}: pip install 'specmargin[fast]' to run all of them"
 
-    def __call__(self, *_: object, **__: object) -> None:
-        raise TypeError(f"{self.py_func.__qualname__} is for compiled code only; Python calls functions under @entry")
+
+# --- functions ---
 
 
 def compiled(function: Callable[P, R]) -> Callable[P, R]:
-    dispatcher: Callable[P, R] = nb.njit(**{**_INLINED, "no_cpython_wrapper": True})(function)
-    if isinstance(dispatcher, CPUDispatcher):  # not with NUMBA_DISABLE_JIT
-        dispatcher.__class__ = _Inner
+    dispatcher = _jit(function, **_INLINED, no_cpython_wrapper=True)
+    if not _IS_PLAIN:
+        cast(Any, dispatcher).__class__ = _Inner
     return dispatcher
 
 
@@ -50,36 +61,64 @@ def compiled_apart(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def compiled_entry(function: Callable[P, R]) -> Callable[P, R]:
-    dispatcher: Callable[P, R] = nb.njit(**_INLINED)(function)
-    return dispatcher
+    return _jit(function, **_INLINED)
 
 
 def entry(function: Callable[P, R]) -> Callable[P, R]:
-    dispatcher: Callable[P, R] = nb.njit(**_CALLED)(function)
-    return dispatcher
+    return _jit(function, **_CALLED)
 
 
 def fast_entry(function: Callable[P, R]) -> Callable[P, R]:
     """For inner loops over finite numbers, where sums may be taken in any order."""
-    dispatcher: Callable[P, R] = nb.njit(**{**_CALLED, "fastmath": True})(function)
+    return _jit(function, **_CALLED, fastmath=True)
+
+
+def inlined(function: Callable[P, R]) -> Callable[P, R]:
+    """For a few lines in a hot loop, put in its place before types are known."""
+    return _jit(function, cache=True, nogil=True, inline="always")
+
+
+def counting(function: Callable[P, R]) -> Callable[P, R]:
+    """For loops over whole files."""
+    return _jit(function, cache=True, nogil=True, boundscheck=False)
+
+
+def _jit(function: Callable[P, R], **options: Any) -> Callable[P, R]:
+    if _IS_PLAIN:
+        return function
+    dispatcher: Callable[P, R] = nb.njit(**options)(function)
     return dispatcher
 
 
-class StructType(types.StructRef):
-    """The type of a structure held by compiled code, so that its arrays are passed once and not in every call.
+# --- structures ---
 
-    Use: `structref.register` a subclass, and `define_handle` a subclass of `HandleBase`, which holds it in Python.
-    """
+if TYPE_CHECKING or not _IS_PLAIN:
 
-    def preprocess_fields(self, fields: Sequence[tuple[str, Any]]) -> Sequence[tuple[str, Any]]:
-        return tuple((name, types.unliteral(field_type)) for name, field_type in fields)  # type: ignore[no-untyped-call]
+    class _Inner(CPUDispatcher):
+        """A compiled function that has no wrapper: calling it from Python would be a segmentation fault."""
 
+        def __call__(self, *_: object, **__: object) -> None:
+            name = self.py_func.__qualname__
+            raise TypeError(f"{name} is for compiled code only; Python calls functions under @entry")
 
-_IS_PLAIN = bool(vars(nb.config)["DISABLE_JIT"])
-if TYPE_CHECKING:
+    class StructType(types.StructRef):
+        """The type of a structure held by compiled code, so that its arrays are passed once and not in every call.
+
+        Use: `register` a subclass, and `define_handle` a subclass of `HandleBase`, which holds it in Python.
+        """
+
+        def preprocess_fields(self, fields: Sequence[tuple[str, Any]]) -> Sequence[tuple[str, Any]]:
+            return tuple((name, types.unliteral(field_type)) for name, field_type in fields)  # type: ignore[no-untyped-call]
+
     HandleBase = structref.StructRefProxy
 else:
-    HandleBase = object if _IS_PLAIN else structref.StructRefProxy
+    StructType = HandleBase = object
+
+
+def register(struct: type[StructType]) -> type[StructType]:
+    if not _IS_PLAIN:
+        structref.register(struct)  # type: ignore[no-untyped-call]
+    return struct
 
 
 def define_handle(handle: Any, struct: type[StructType], field: str) -> None:

@@ -111,10 +111,24 @@ def usable(items: Iterable[Item], find: Callable[[Item], Found]) -> tuple[list[F
     return found, faults
 
 
+#: What installs a package that the base install lacks. Ray and PyTorch are in no extra: they are gigabytes.
+_INSTALLED_BY = {
+    **dict.fromkeys(("numba", "polars"), "'specmargin[fast]'"),
+    **dict.fromkeys(("altair", "fastapi", "uvicorn", "vl_convert"), "'specmargin[page]'"),
+    "aiconfigurator_core": "'specmargin[tables]'",
+    "scipy": "'specmargin[live]'",
+    **dict.fromkeys(("torch", "triton"), "torch triton"),
+    "ray": "ray",
+}
+
+
 @contextmanager
-def needs_extra(name: str) -> Iterator[None]:
-    """Around imports of optional dependencies: the error names the extra to install."""
+def needs_extra() -> Iterator[None]:
+    """Around imports of optional dependencies: the error names the extra to install. Every verb runs in one."""
     try:
         yield
     except ModuleNotFoundError as error:
-        raise MissingExtraError(f"{error.name} is not installed; run: pip install 'specmargin[{name}]'") from None
+        package = (error.name or "").partition(".")[0]
+        if package not in _INSTALLED_BY:
+            raise
+        raise MissingExtraError(f"{package} is not installed; run: pip install {_INSTALLED_BY[package]}") from None

@@ -6,6 +6,7 @@ import csv
 import errno
 import io
 import json
+import math
 import os
 import sys
 import tomllib
@@ -14,7 +15,10 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from specmargin.errors import InputError, needs_extra
+from specmargin.step import FloatArray
 
 if TYPE_CHECKING:
     import polars as pl
@@ -135,9 +139,10 @@ def _reason(path: Path, error: OSError) -> str:
 
 def scan_parquet(path: Path, columns: Sequence[str], fault: type[InputError]) -> pl.LazyFrame:
     """A lazy table that has these columns; `fault` is raised if the file is not one."""
-    import polars as pl  # noqa: PLC0415 (an extra)
-
     check_readable(path, fault)
+    with needs_extra():
+        import polars as pl  # noqa: PLC0415 (an extra)
+
     try:
         frame = pl.scan_parquet(path)
         present = frame.collect_schema().names()
@@ -149,44 +154,43 @@ def scan_parquet(path: Path, columns: Sequence[str], fault: type[InputError]) ->
     return frame
 
 
-def read_csv(path: Path, fault: type[InputError], **options: Any) -> pl.DataFrame:
-    """A CSV file with a header."""
-    import polars as pl  # noqa: PLC0415 (an extra)
+Columns = dict[str, list[Any]]  # by name; None where a row has no value
 
-    text = read_text(path, fault)
+
+def read_csv(path: Path, fault: type[InputError]) -> Columns:
+    """A CSV file with a header. Values are text; an empty one is None."""
+    lines = csv.reader(io.StringIO(read_text(path, fault), newline=""))
     try:
-        return pl.read_csv(text.encode(), infer_schema_length=None, **options)
-    except Exception:  # as above
-        raise fault(f"{origin(path)}: not valid CSV ({_csv_fault(text)})") from None
+        header, rows = next(lines), []
+        for row in lines:
+            if row and len(row) != len(header):
+                why = f"line {lines.line_num} has not the {len(header)} fields of the header"
+                raise fault(f"{origin(path)}: not valid CSV ({why})")
+            rows.append(row)
+    except csv.Error as error:
+        raise fault(f"{origin(path)}: not valid CSV ({error})") from None
+    filled = [row for row in rows if row]
+    return {name: [row[i] or None for row in filled] for i, name in enumerate(header)}
 
 
-def read_json_lines(path: Path, fault: type[InputError]) -> pl.DataFrame:
+def read_json_lines(path: Path, fault: type[InputError]) -> Columns:
     """JSON Lines: one object per line."""
-    import polars as pl  # noqa: PLC0415 (an extra)
-
-    text = read_text(path, fault)
-    for number, line in enumerate(text.splitlines(), start=1):
+    rows = []
+    for number, line in enumerate(read_text(path, fault).splitlines(), start=1):
         try:
-            value = json.loads(line) if line.strip() else {}
+            row = json.loads(line) if line.strip() else None
         except (ValueError, RecursionError):
-            raise fault(f"{origin(path)}: line {number} is not a JSON object; write one per line") from None
-        if not isinstance(value, dict):
+            row = ()
+        if row is not None and not isinstance(row, dict):
             raise fault(f"{origin(path)}: line {number} is not a JSON object; write one per line")
-    try:
-        return pl.read_ndjson(text.encode(), infer_schema_length=None)
-    except Exception:  # as above
-        raise fault(f"{origin(path)}: a field has values of different types; every line needs the same ones") from None
+        rows += [] if row is None else [row]
+    names = dict.fromkeys(name for row in rows for name in row)
+    return {name: [row.get(name) for row in rows] for name in names}
 
 
-def _csv_fault(text: str) -> str:
-    """What a spreadsheet would show: the first line with another number of fields than the header."""
-    try:
-        rows = csv.reader(text.splitlines())
-        width = len(next(rows))
-        number = next((rows.line_num for row in rows if row and len(row) != width), None)
-    except (csv.Error, StopIteration) as error:
-        return str(error)
-    return "its values cannot be read" if number is None else f"line {number} has not the {width} fields of the header"
+def as_numbers(values: Sequence[Any]) -> FloatArray:
+    """NaN where there is none. Raises ValueError or TypeError for what is not a number."""
+    return np.array([math.nan if value is None else float(value) for value in values], dtype=np.float64)
 
 
 def check_readable(path: Path, fault: type[InputError]) -> None:
@@ -256,7 +260,7 @@ def check_table(path: Path, *, force: bool) -> None:
         raise InputError(f"{path}: the name of a table must end in {' or '.join(TABLE_ENDINGS)}")
     check_new(path, force=force)
     if path.suffix.lower() == ".parquet":
-        with needs_extra("parquet"):
+        with needs_extra():
             import polars  # noqa: F401, PLC0415 (an extra)
 
 
@@ -264,8 +268,7 @@ def write_table(path: Path, rows: Sequence[Mapping[str, Any]], *, force: bool) -
     """CSV or Parquet; values that are lists or tables of their own are left out."""
     check_new(path, force=force)
     if path.suffix.lower() == ".parquet":
-        names = _plain_columns(rows)
-        write_columns(path, [{name: row.get(name) for name in names} for row in rows], force=force)
+        _write_parquet(path, [{name: row.get(name) for name in _plain_columns(rows)} for row in rows])
         return
     write_bytes(path, csv_text(rows).encode())
 
@@ -284,11 +287,24 @@ def _plain_columns(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     return [name for name in names if not any(isinstance(row.get(name), list | dict | tuple) for row in rows)]
 
 
-def write_columns(path: Path, columns: Any, *, force: bool) -> None:
-    """Whatever Polars makes a table of, as CSV or Parquet."""
-    import polars as pl  # noqa: PLC0415 (an extra)
-
+def write_columns(path: Path, columns: Mapping[str, Any], *, force: bool) -> None:
+    """Columns of equal length, lists or arrays, as CSV or Parquet."""
     check_new(path, force=force)
-    frame, content = pl.DataFrame(columns, infer_schema_length=None), io.BytesIO()
-    frame.write_csv(content) if path.suffix.lower() == ".csv" else frame.write_parquet(content)
+    if path.suffix.lower() == ".parquet":
+        _write_parquet(path, dict(columns))
+        return
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows(zip(*(np.asarray(column).tolist() for column in columns.values()), strict=True))
+    write_bytes(path, text.getvalue().encode())
+
+
+def _write_parquet(path: Path, table: Any) -> None:
+    """Whatever Polars makes a table of."""
+    with needs_extra():
+        import polars as pl  # noqa: PLC0415 (an extra)
+
+    content = io.BytesIO()
+    pl.DataFrame(table, infer_schema_length=None).write_parquet(content)
     write_bytes(path, content.getvalue())

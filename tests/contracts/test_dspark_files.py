@@ -35,7 +35,7 @@ from specmargin.verbs.plan.request_schema import PlanRequest
 from tests.scenarios import pricer
 from tests.sglang_source import load
 
-pytest.importorskip("msgspec", reason="SGLang's loaders need msgspec: pip install 'specmargin[dev]'")
+pytest.importorskip("msgspec", reason="SGLang's loaders need msgspec: pip install msgspec")
 RELEASES = ("0.5.16", "0.5.23")
 SPS, STS = (f"srt/speculative/dspark_components/dspark_{name}.py" for name in ("sps", "sts"))
 

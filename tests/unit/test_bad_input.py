@@ -319,7 +319,7 @@ def test_a_parquet_file_without_polars_names_the_extra(
     for arguments in ((*PLAN, "--prices", "laws"), ("models",)):
         ended = run(*arguments, "-o", "b.parquet")
         assert (ended.code, ended.out) == (2, "")
-        assert ended.err == "specmargin: polars is not installed; run: pip install 'specmargin[parquet]'\n"
+        assert ended.err == "specmargin: polars is not installed; run: pip install 'specmargin[fast]'\n"
     assert not list(tmp_path.iterdir())
 
 

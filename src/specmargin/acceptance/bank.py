@@ -1,22 +1,26 @@
 """Banks of draft rounds: tokens drafted, the drafter's confidences, and tokens accepted.
 
 The specdec-calibration layout (`acceptance.parquet` and `speculator.parquet`, joined on their keys), a CSV of rounds
-(`commits,category,a0..`), or vLLM's detailed speculation metrics (JSON lines). Any number of files, read with Polars.
+(`commits,category,a0..`), or vLLM's detailed speculation metrics (JSON lines). Any number of files.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import polars as pl
 
-from specmargin.errors import AcceptanceError
-from specmargin.files import read_csv, read_json_lines, scan_parquet
+from specmargin.errors import AcceptanceError, MissingExtraError, needs_extra
+from specmargin.files import Columns, as_numbers, read_csv, read_json_lines, scan_parquet
 from specmargin.limits import MAX_DEPTH
 from specmargin.step import BoolArray, FloatArray, IntArray
+
+if TYPE_CHECKING:
+    import polars as pl
 
 KEYS = ("model", "speculator", "config", "category", "prompt_idx", "turn", "round_idx")
 
@@ -116,7 +120,7 @@ def read_bank(paths: Sequence[Path]) -> Rounds:
 def _read(path: Path) -> Rounds:
     try:
         return _read_any(path)
-    except AcceptanceError:
+    except (AcceptanceError, MissingExtraError):
         raise
     except Exception as error:  # a file from elsewhere may fail in any way: name the file
         raise AcceptanceError(f"{path}: is not understood as a bank ({type(error).__name__}: {error})") from None
@@ -142,6 +146,8 @@ def _read_any(path: Path) -> Rounds:
 
 def _read_bank(path: Path, *more: Path) -> Rounds:
     """One bank, or the parts of one that a live engine captured."""
+    with needs_extra():
+        import polars as pl  # noqa: PLC0415 (an extra)
     accepted = _scan(path, *more, columns=(*KEYS, "accept"))
     schema = accepted.collect_schema()
     depth = _checked_depth(sum(name.startswith("acc") and name[3:].isdigit() for name in schema.names()), path)
@@ -173,7 +179,7 @@ def _read_bank(path: Path, *more: Path) -> Rounds:
     frame = frame.sort(["prompt_idx", "turn", "round_idx"], maintain_order=True)
     drafted = frame["depth"].to_numpy() if "depth" in frame.columns else np.full(frame.height, depth)
     return Rounds(
-        category_by_round=_categories(frame),
+        category_by_round=_categories(frame["category"].cast(pl.String).to_list(), frame.height),
         prompt_by_round=_requests(frame),
         round_index=frame["round_idx"].to_numpy().astype(np.int64),
         drafted_by_round=drafted.astype(np.int64),
@@ -185,10 +191,14 @@ def _read_bank(path: Path, *more: Path) -> Rounds:
 
 
 def _scan(*paths: Path, columns: Sequence[str]) -> pl.LazyFrame:
+    import polars as pl  # noqa: PLC0415 (an extra)
+
     return pl.concat([scan_parquet(path, columns, AcceptanceError) for path in paths])
 
 
 def _requests(frame: pl.DataFrame) -> IntArray:
+    import polars as pl  # noqa: PLC0415 (an extra)
+
     keys = frame.select(pl.struct("category", "prompt_idx", "turn")).to_series()
     return keys.rank("dense").to_numpy().astype(np.int64)
 
@@ -202,49 +212,73 @@ def _single_value(frame: pl.DataFrame, column: str, path: Path) -> str:
 
 def _read_csv(path: Path) -> Rounds:
     """`commits` (accepted + 1), `category`, confidences `a0..`; `drafted` if rounds differ in depth."""
-    frame = read_csv(path, AcceptanceError)
-    if "commits" not in frame.columns:
+    table = read_csv(path, AcceptanceError)
+    if "commits" not in table:
         raise AcceptanceError(f"{path}: lacks the column 'commits'")
-    for name in {"commits", "drafted"} & set(frame.columns):
-        if frame.height and not frame[name].dtype.is_integer():
-            raise AcceptanceError(f"{path}: the column {name!r} must hold whole numbers")
-    names = sorted((n for n in frame.columns if n[:1] == "a" and n[1:].isdigit()), key=lambda n: int(n[1:]))
-    depth = _checked_depth(len(names) or int(frame["commits"].to_numpy().max()) - 1, path)
-    confidence = frame.select(names).to_numpy() if names else np.full((frame.height, max(depth, 1)), np.nan)
-    prompt = frame["prompt"].rank("dense").to_numpy() if "prompt" in frame.columns else np.arange(frame.height)
+    commits = _whole_numbers(path, table, "commits")
+    names = sorted((n for n in table if n[:1] == "a" and n[1:].isdigit()), key=lambda n: int(n[1:]))
+    depth = _checked_depth(len(names) or int(commits.max(initial=1)) - 1, path)
+    confidence = [as_numbers(table[name]) for name in names] or [np.full(commits.size, np.nan)] * max(depth, 1)
+    rounds = np.arange(commits.size)
     return Rounds(
-        category_by_round=_categories(frame),
-        prompt_by_round=prompt.astype(np.int64),
-        round_index=np.arange(frame.height),
+        category_by_round=_categories(table.get("category"), commits.size),
+        prompt_by_round=_dense_ranks(table["prompt"]) if "prompt" in table else rounds,
+        round_index=rounds,
         drafted_by_round=(
-            frame["drafted"].to_numpy().astype(np.int64) if "drafted" in frame.columns else np.full(frame.height, depth)
+            _whole_numbers(path, table, "drafted") if "drafted" in table else np.full(commits.size, depth)
         ),
-        accepted_by_round=frame["commits"].to_numpy().astype(np.int64) - 1,
-        confidence_by_round_depth=np.asarray(confidence, dtype=np.float64),
+        accepted_by_round=commits - 1,
+        confidence_by_round_depth=np.stack(confidence, axis=1),
         speculator="",
         source=path.name,
     )
+
+
+def _whole_numbers(path: Path, table: Columns, name: str) -> IntArray:
+    try:
+        return np.array([int(value) for value in table[name]], dtype=np.int64)
+    except (TypeError, ValueError):
+        raise AcceptanceError(f"{path}: the column {name!r} must hold whole numbers") from None
+
+
+def _dense_ranks(values: Sequence[Any]) -> IntArray:
+    """From 0, in the order of numbers where all are numbers."""
+    try:
+        return np.asarray(np.unique(as_numbers(values), return_inverse=True)[1])
+    except ValueError:
+        return np.asarray(np.unique(np.array(values, dtype=str), return_inverse=True)[1])
 
 
 def _read_metrics(path: Path) -> Rounds:
     """vLLM's per-request metrics: one line per request, with the tokens drafted and accepted in every round."""
-    frame = read_json_lines(path, AcceptanceError)
+    table = read_json_lines(path, AcceptanceError)
     for name in ("per_step_drafted", "per_step_accepted"):
-        if name not in frame.columns:
+        if name not in table:
             raise AcceptanceError(f"{path}: lacks the field {name!r} (a list, one number per round)")
-    frame = frame.with_row_index("prompt").explode("per_step_drafted", "per_step_accepted")
-    drafted = frame["per_step_drafted"].to_numpy().astype(np.int64)
+    lengths = [len(drafted or ()) for drafted in table["per_step_drafted"]]
+    drafted, accepted = (
+        _joined_lists(path, table, name, lengths) for name in ("per_step_drafted", "per_step_accepted")
+    )
     deepest = _checked_depth(int(drafted.max(initial=1)), path)
+    categories = _categories(table.get("category"), len(lengths))
     return Rounds(
-        category_by_round=_categories(frame),
-        prompt_by_round=frame["prompt"].to_numpy().astype(np.int64),
-        round_index=np.arange(frame.height),
+        category_by_round=tuple(np.repeat(np.array(categories, dtype=object), lengths).tolist()),
+        prompt_by_round=np.repeat(np.arange(len(lengths)), lengths),
+        round_index=np.arange(drafted.size),
         drafted_by_round=drafted,
-        accepted_by_round=frame["per_step_accepted"].to_numpy().astype(np.int64),
-        confidence_by_round_depth=np.full((frame.height, max(deepest, 1)), np.nan),
+        accepted_by_round=accepted,
+        confidence_by_round_depth=np.full((drafted.size, max(deepest, 1)), np.nan),
         speculator="",
         source=path.name,
     )
+
+
+def _joined_lists(path: Path, table: Columns, name: str, lengths: Sequence[int]) -> IntArray:
+    """The lists of all requests one after the other."""
+    for line, (values, length) in enumerate(zip(table[name], lengths, strict=True), start=1):
+        if len(values or ()) != length:
+            raise AcceptanceError(f"{path}: request {line} has {len(values or ())} {name} for {length} rounds")
+    return np.array([int(value) for values in table[name] for value in values or ()], dtype=np.int64)
 
 
 def _checked_depth(depth: int, path: Path) -> int:
@@ -254,14 +288,9 @@ def _checked_depth(depth: int, path: Path) -> int:
     return depth
 
 
-def _categories(frame: pl.DataFrame) -> tuple[str, ...]:
+def _categories(names: Sequence[Any] | None, count: int) -> tuple[str, ...]:
     """Each name once in memory, however many rounds it has."""
-    if "category" not in frame.columns:
-        return ("rounds",) * frame.height
-    column = frame["category"].cast(pl.String).fill_null("None")
-    names = column.unique(maintain_order=True)
-    codes = column.replace_strict(names, np.arange(names.len()), return_dtype=pl.Int64).to_numpy()
-    return tuple(map(names.to_list().__getitem__, codes.tolist()))
+    return ("rounds",) * count if names is None else tuple(sys.intern(str(name)) for name in names)
 
 
 def _joined(parts: Sequence[Rounds]) -> Rounds:

@@ -85,15 +85,15 @@ class Answer(ABC, Generic[RequestKind]):
         return values | ({"options": values["options"] | self.resolved()} if "options" in values else {})
 
     def to_frame(self) -> pl.DataFrame:
-        """The rows as a Polars table, without values that are tables of their own; needs `specmargin[notebook]`."""
-        with needs_extra("notebook"):
+        """The rows as a Polars table, without values that are tables of their own; needs `specmargin[fast]`."""
+        with needs_extra():
             import polars as pl  # noqa: PLC0415 (an extra)
 
         return pl.DataFrame(plain_rows(self.table()), infer_schema_length=None)
 
     def plot(self) -> Chart:
-        """An Altair chart, the one of `--plot`; needs `specmargin[figures]`."""
-        with needs_extra("figures"):
+        """An Altair chart, the one of `--plot`; needs `specmargin[page]`."""
+        with needs_extra():
             return self.chart()
 
     def written(self, outputs: Outputs) -> Self:

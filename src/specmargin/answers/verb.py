@@ -18,6 +18,7 @@ from typing import Any, Generic, TypeVar
 
 from specmargin.answers.outputs_schema import Outputs, TableOutputs
 from specmargin.answers.request_schema import Request, read_request, request_options
+from specmargin.errors import needs_extra
 
 RequestKind = TypeVar("RequestKind", bound=Request)
 AnswerKind = TypeVar("AnswerKind")
@@ -66,7 +67,8 @@ class Verb(Generic[RequestKind, AnswerKind]):
         return frozenset(list(inspect.signature(self.function).parameters)[1:])
 
     def __call__(self, request: RequestKind, **services: Any) -> AnswerKind:
-        return self.function(request, **{name: value for name, value in services.items() if name in self.services})
+        with needs_extra():
+            return self.function(request, **{name: value for name, value in services.items() if name in self.services})
 
     def ask(self, *arguments: Any, **options: Any) -> AnswerKind:
         """From Python: arguments and options of the command line, with underscores."""

@@ -19,7 +19,7 @@ from specmargin.catalog.heads import dflash_head, dspark_head, eagle_head, shape
 from specmargin.catalog.lookup import find_model, hub_id, model_names
 from specmargin.catalog.tokenizers import draft_models
 from specmargin.catalog.user import UserFile, user_file, user_files
-from specmargin.errors import ArchitectureError, CatalogError, ScenarioError, nearest_names, needs_extra, usable
+from specmargin.errors import ArchitectureError, CatalogError, ScenarioError, nearest_names, usable
 from specmargin.files import split_detail
 from specmargin.modes import DRAFTERS
 from specmargin.prices.drafters import FREE, NGRAM, Drafter
@@ -233,8 +233,7 @@ def _survival_from_path(text: str | None) -> Survival | None:
         from specmargin.acceptance.schema import read_acceptance  # noqa: PLC0415 (pydantic only where a file is read)
 
         return read_acceptance(path).survival(category or _ALL)
-    with needs_extra("profile"):
-        from specmargin.acceptance.estimate import survival_estimate  # noqa: PLC0415
+    from specmargin.acceptance.estimate import survival_estimate  # noqa: PLC0415
 
     rounds = _rounds(path, category)
     estimate = survival_estimate(rounds)
@@ -244,8 +243,7 @@ def _survival_from_path(text: str | None) -> Survival | None:
 
 
 def _rounds(path: Path, category: str) -> Rounds:
-    with needs_extra("profile"):
-        from specmargin.acceptance.bank import read_bank  # noqa: PLC0415
+    from specmargin.acceptance.bank import read_bank  # noqa: PLC0415
 
     rounds = read_bank([path])
     if category and category not in rounds.categories:

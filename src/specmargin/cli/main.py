@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from specmargin._version import __version__
-from specmargin.errors import InputError, nearest_names
+from specmargin.errors import InputError, nearest_names, needs_extra
 from specmargin.verbs import find_verb, split_verb, summary, verb_names
 
 # Matrices are small, and on a busy machine BLAS threads wait for each other: a plan takes 2.5 s instead of 0.6 s.
@@ -95,7 +95,8 @@ def main() -> None:
             stream.reconfigure(errors="replace")  # an encoding without × prints a question mark instead of failing
     arguments = sys.argv[1:]
     try:
-        code = _dispatch(arguments)
+        with needs_extra():
+            code = _dispatch(arguments)
         sys.stdout.flush()
     except (BrokenPipeError, SystemExit) as error:  # the reader of a pipe closed it (`| head`)
         if not isinstance(error, BrokenPipeError) and not isinstance(error.__context__, BrokenPipeError):

@@ -8,6 +8,8 @@ from typing import Literal
 
 import numpy as np
 
+from specmargin.compiler import HAS_NUMBA
+from specmargin.errors import EngineError
 from specmargin.live.board import Board, board_path
 from specmargin.live.capture import BankWriter, Identity
 from specmargin.live.driver import Driver
@@ -103,6 +105,8 @@ def _policy(
         return schedule_of(ranges)
     if file is None:
         return None  # observe only
+    if not HAS_NUMBA:
+        raise EngineError("numba is not installed, and steps would wait for it; run: pip install 'specmargin[live]'")
     table = file.table.table
     return Controller(
         table=table if graph_positions == "planned" else table.with_graphs(graph_positions),

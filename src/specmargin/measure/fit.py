@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from scipy.optimize import least_squares, nnls
 
 from specmargin.architecture.types import Architecture
 from specmargin.errors import InputError
@@ -133,6 +132,8 @@ def slowdowns(steps: Steps, groups: Sequence[str]) -> dict[str, float]:
 def _best_fit(steps: Steps, chosen: BoolArray, member: FloatArray) -> tuple[Fit, FloatArray]:
     """And the logarithm of each group's slowdown; `member`: (steps, groups). Robust (soft L1): an outlier weighs
     little."""
+    from scipy.optimize import least_squares  # noqa: PLC0415 (an extra)
+
     start = _start(steps, chosen)
 
     def residuals(logs: FloatArray) -> FloatArray:
@@ -250,8 +251,15 @@ def scheduled(fit: Fit, plain: Steps, rounds: Steps | None, passes: FloatArray) 
 def _per_step_and_sequence(steps: Steps, rest_seconds: FloatArray) -> tuple[float, float]:
     """What remains of steps as a time per step and one per sequence, with the least relative error."""
     features = np.stack([np.ones_like(steps.batch), steps.batch], axis=1) / steps.seconds[:, np.newaxis]
-    (step, sequence), _ = nnls(features, rest_seconds / steps.seconds)
+    step, sequence = _nonnegative(features, rest_seconds / steps.seconds)
     return float(step), float(sequence)
+
+
+def _nonnegative(features: FloatArray, seconds: FloatArray) -> FloatArray:
+    """Least squares with no coefficient below zero."""
+    from scipy.optimize import nnls  # noqa: PLC0415 (an extra)
+
+    return np.asarray(nnls(features, seconds)[0])
 
 
 def draft_seconds(draft: DraftTime, batch: FloatArray, depth: FloatArray) -> FloatArray:
@@ -264,6 +272,6 @@ def fit_drafter(rows: Sequence[Mapping[str, Any]], method: str) -> DraftTime:
     batch, depth, seconds = (np.array([float(r[n]) for r in rows]) for n in ("batch", "depth", "draft_seconds"))
     later = depth - 1.0
     features = np.stack([np.ones_like(batch), batch, later, later * batch], axis=1)
-    coefficients, _ = nnls(features / seconds[:, np.newaxis], np.ones_like(seconds))
+    coefficients = _nonnegative(features / seconds[:, np.newaxis], np.ones_like(seconds))
     names = ("first_seconds", "first_sequence_seconds", "later_seconds", "later_sequence_seconds")
     return DraftTime(method=method, source=_FITTED, **dict(zip(names, coefficients.tolist(), strict=True)))

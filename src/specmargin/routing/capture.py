@@ -11,15 +11,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-import polars as pl
 
 from specmargin.errors import RoutingError
 from specmargin.files import check_readable, scan_parquet
 from specmargin.step import IntArray
+
+if TYPE_CHECKING:
+    import polars as pl
 
 ExpertIds = npt.NDArray[np.unsignedinteger[Any]]
 
@@ -82,6 +84,8 @@ class Capture:
             )
 
     def _bank(self, meta: Path) -> Iterator[Piece]:
+        import polars as pl  # noqa: PLC0415 (an extra)
+
         frame = _scan(meta, self.path, self.positions)
         unfinished: pl.DataFrame | None = None  # the last round of a piece, which may go on in the next one
         for first in range(0, self.positions, _PIECE_ROWS):
@@ -137,7 +141,9 @@ _COLUMNS = ["category", "prompt_idx", "turn", "routing_idx", "routing_block_idx"
 @cache
 def _scan(meta: Path, array: Path, positions: int) -> pl.LazyFrame:
     """The meta of a bank, after the checks that are cheap on the whole file: columns, length, duplicates."""
-    frame = scan_parquet(meta, _COLUMNS, RoutingError)
+    frame = scan_parquet(meta, _COLUMNS, RoutingError)  # names the extra where Polars is missing
+    import polars as pl  # noqa: PLC0415
+
     wrong = [name for name in _COLUMNS[1:] if not frame.collect_schema()[name].is_integer()]
     if wrong:
         raise RoutingError(f"{meta}: the column {wrong[0]!r} must hold whole numbers")

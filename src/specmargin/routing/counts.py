@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-import numba as nb
 import numpy as np
 
+from specmargin.compiler import counting
 from specmargin.errors import RoutingError
 from specmargin.routing.capture import Capture, ExpertIds, Piece
 from specmargin.step import FloatArray, IntArray
@@ -143,7 +143,7 @@ def _by_request(counts: CategoryCounts, piece: Piece, lengths: IntArray, distinc
         sums += (runs[index], total[index])
 
 
-@nb.njit(cache=True, nogil=True, boundscheck=False)
+@counting
 def _count_runs(  # type: ignore[no-untyped-def]  # Numba reads the types from the arguments
     experts, starts, lengths, hits, chosen, distinct, squared
 ):  # pragma: no cover (compiled)
@@ -179,7 +179,7 @@ def _count_runs(  # type: ignore[no-untyped-def]  # Numba reads the types from t
     return whole
 
 
-@nb.njit(cache=True, nogil=True, boundscheck=False)
+@counting
 def _count_overlaps(experts, starts, lengths, shared, pairs, every):  # type: ignore[no-untyped-def]  # pragma: no cover
     """Experts that two positions of a run have in common, by lag, in every `every`-th run."""
     longest, layers = shared.shape
@@ -205,7 +205,7 @@ def draw_distinct(
     return np.asarray(_distinct(runs, picked, run, experts))
 
 
-@nb.njit(cache=True, nogil=True, boundscheck=False)
+@counting
 def _distinct(runs, picked, length, experts):  # type: ignore[no-untyped-def]  # pragma: no cover (compiled)
     draws, batch = picked.shape
     layers, k = runs.shape[2], runs.shape[3]

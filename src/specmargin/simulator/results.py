@@ -12,6 +12,7 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
+from specmargin.compiler import shortened
 from specmargin.records import Rows, fields_of
 from specmargin.simulator.engine import KvBudget
 from specmargin.simulator.serving import Serving
@@ -39,6 +40,7 @@ class Result:
     limits: Limits
     requests: Rows[Request]
     clients: Rows[Client]  # none if no request needs one
+    drawn: int  # requests of the workload, of which only the first are run where nothing is compiled
     totals: Totals
     engine: EngineRow  # at the end of the run
     bin_seconds: float
@@ -48,7 +50,7 @@ class Result:
     steps: npt.NDArray[Any]  # rows of `LoggedStep`; empty if not logged
 
     @classmethod
-    def of(cls, serving: Serving, simulation: Simulation, steps: npt.NDArray[Any]) -> Result:
+    def of(cls, serving: Serving, simulation: Simulation, steps: npt.NDArray[Any], *, drawn: int) -> Result:
         state, log, limits = simulation.state, simulation.log, simulation.limits
         used = int(state.totals["clock"][0] / limits.bin_seconds) + 1
         requests, clients = state.requests, state.clients
@@ -58,6 +60,7 @@ class Result:
             serving=serving,
             limits=limits,
             requests=requests,
+            drawn=drawn,
             clients=clients,
             totals=state.totals[0],
             engine=state.engine[0],
@@ -76,6 +79,10 @@ class Result:
     @property
     def kv(self) -> KvBudget:
         return self.limits.kv
+
+    @property
+    def shortened(self) -> str | None:
+        return shortened(self.requests.size, self.drawn, "requests")
 
     # --- by request ---
 
@@ -243,6 +250,7 @@ class Result:
             "tpot_seconds": _distribution(self.tpot_seconds),
             "e2e_seconds": _distribution(self.e2e_seconds),
             "requests": self.requests.size,
+            "shortened": self.shortened,
             "finished": int(totals.finished),
             "refused": int(totals.refused),
             **tokens,

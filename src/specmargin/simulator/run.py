@@ -23,6 +23,7 @@ from specmargin.simulator.policies import PolicyChoice, PolicyInputs, check_poli
 from specmargin.simulator.pool import BlockPool, new_pool
 from specmargin.simulator.results import Result
 from specmargin.simulator.serving import Serving
+from specmargin.simulator.shortened import affordable
 from specmargin.simulator.state import (
     DEPTH,
     OUTCOME,
@@ -61,13 +62,13 @@ def simulate(
     """
     run = prepare(serving, choice=choice, log_steps=log_steps)
     run.play(advance)
-    return Result.of(serving, run.simulation, run.logged_steps())
+    return Result.of(serving, run.simulation, run.logged_steps(), drawn=run.drawn)
 
 
 def prepare(serving: Serving, *, choice: PolicyChoice | None = None, log_steps: bool = False) -> Run:
     """A run that has not begun."""
     held_depth = check_policy(serving.policy, serving.max_depth) if choice is None else choice.held_depth
-    traffic = traffic_of(serving.workload, serving.seed)
+    traffic, drawn = affordable(serving.workload, serving.seed)
     requests = traffic.requests
     check_room(serving, held_depth, requests)
     tables = tables_of(serving, requests)
@@ -87,7 +88,7 @@ def prepare(serving: Serving, *, choice: PolicyChoice | None = None, log_steps: 
         state=new_state(traffic, _pool(serving, traffic, limits), limits, tables.prices.max_depth),
         kernel=_NO_KERNEL if kernel is None else kernel,
     )
-    return Run(simulation=simulation, decider=Decider(choice, simulation.state))
+    return Run(simulation=simulation, decider=Decider(choice, simulation.state), drawn=drawn)
 
 
 def _limits(serving: Serving, traffic: Traffic, choice: PolicyChoice, *, by_python: bool) -> Limits:
@@ -170,6 +171,7 @@ class Run:
 
     simulation: Simulation
     decider: Decider
+    drawn: int  # requests of the workload; fewer are run where nothing is compiled
     _logged: list[npt.NDArray[Any]] = field(default_factory=list)
 
     def play(self, advance: Callable[[int], None]) -> None:

@@ -51,6 +51,7 @@ class Service:
     gpus: int
     plain: Steady
     speculating: Steady
+    shortened: str | None = None  # how many requests were left out because nothing is compiled
 
     @property
     def batches(self) -> list[int]:
@@ -97,6 +98,7 @@ class Service:
             "prefix_hit": self.load.prefix_hit,
             "max_num_batched_tokens": self.load.max_num_batched_tokens,
             "max_num_seqs": self.load.max_num_seqs,
+            "shortened": self.shortened,
         }
         for name, steady in (("plain", self.plain), ("speculating", self.speculating)):
             values[name] = asdict(steady) | {"tokens_per_second_per_gpu": steady.tokens_per_second / self.gpus}
@@ -120,8 +122,13 @@ def service(pricer: Pricer, load: ServiceLoad, schedule: Schedule, *, seed: int 
         return [simulate(serving)] + ([simulate(serving, choice=choice)] if schedule.max_depth > 0 else [])
 
     results = run_steadily(serving, run) if serving.steady else run(serving)
-    plain, speculating = Steady.of(results[0]), Steady.of(results[-1])
-    return Service(load=load, gpus=pricer.scenario.layout.gpus, plain=plain, speculating=speculating)
+    return Service(
+        load=load,
+        gpus=pricer.scenario.layout.gpus,
+        plain=Steady.of(results[0]),
+        speculating=Steady.of(results[-1]),
+        shortened=results[0].shortened,
+    )
 
 
 def _serving(pricer: Pricer, load: ServiceLoad, *, depth: int, seed: int) -> Serving:

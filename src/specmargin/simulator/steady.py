@@ -80,7 +80,7 @@ def run_steadily(serving: Serving, run: Callable[[Serving], Sequence[Result]]) -
 def _needed(result: Result) -> int:
     """Requests of a run whose first quarter is four times as long as a request is in the engine."""
     workload = result.serving.workload
-    if not isinstance(workload.arrivals, Poisson) or not result.e2e_seconds.size:
+    if not isinstance(workload.arrivals, Poisson) or not result.e2e_seconds.size or result.shortened is not None:
         return 0
     took = result.requests["finish_seconds"] - result.requests["first_token_seconds"]
     begun = result.goodput / workload.mean_output  # requests per second; fewer than arrive where a queue grows

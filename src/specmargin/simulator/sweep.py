@@ -20,7 +20,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
 
-from specmargin.errors import InputError, ScenarioError, needs_extra
+from specmargin.compiler import HAS_NUMBA
+from specmargin.errors import InputError, ScenarioError
 
 SCHEMA = "specmargin.sweep-cell/2"
 Description = dict[str, Any]
@@ -111,6 +112,11 @@ def read_results(path: Path) -> dict[str, dict[str, Any]]:
     return rows
 
 
+def _is_outdated(row: dict[str, Any]) -> bool:
+    """Whether it was shortened for want of Numba, which is here now."""
+    return HAS_NUMBA and row.get("result", {}).get("shortened") is not None
+
+
 def _row(cell: Cell, result: dict[str, Any]) -> dict[str, Any]:
     return {"schema": SCHEMA, "key": cell.key, "cell": cell.description, **result}
 
@@ -152,7 +158,7 @@ def sweep(
     with _locked(path) as handle:
         _drop_truncated_line(handle)
         rows = read_results(path)
-        missing = [cell for cell in cells if cell.key not in rows]
+        missing = [cell for cell in cells if cell.key not in rows or _is_outdated(rows[cell.key])]
         advance(len(cells) - len(missing))
         ran = 0
         for cell, result in runner(missing, str(folder)):
@@ -223,8 +229,7 @@ class RayRunner:
     def __call__(self, cells: Sequence[Cell], folder: str) -> Iterator[tuple[Cell, dict[str, Any]]]:
         if not cells:
             return
-        with needs_extra("ray"):
-            import ray  # noqa: PLC0415 (an extra)
+        import ray  # noqa: PLC0415 (an extra)
 
         started = not ray.is_initialized()
         if started:

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import json
-from datetime import datetime
+from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from specmargin.errors import ScenarioError, needs_extra
-from specmargin.files import read_csv, read_json_lines, read_text
+from specmargin.errors import ScenarioError
+from specmargin.files import Columns, as_numbers, read_csv, read_json_lines, read_text
 from specmargin.simulator.workload import BlockHashes, Trace
 from specmargin.step import BoolArray, FloatArray
-
-if TYPE_CHECKING:
-    import polars as pl
 
 HASH_TOKENS = 512  # per hash of Mooncake's traces
 # Column names, first match wins: Specmargin, Azure LLM inference, BurstGPT, Mooncake, then common variants.
@@ -25,7 +23,6 @@ _OUTPUT = ("output_tokens", "GeneratedTokens", "Response tokens", "output_length
 _MOONCAKE = ["timestamp", "input_length", "output_length"]  # with times in milliseconds
 _HASHES = "hash_ids"
 _NEVER = {"priority": 0.0, "cancel_tokens": 0.0, "cancel_seconds": np.inf}  # optional columns; where they are empty
-_ROW = "row of the file"
 
 
 def read_trace(path: Path, *, hash_tokens: int = HASH_TOKENS) -> Trace:
@@ -33,27 +30,24 @@ def read_trace(path: Path, *, hash_tokens: int = HASH_TOKENS) -> Trace:
 
     Times are seconds or dates, and milliseconds in Mooncake's columns.
     """
-    with needs_extra("simulate"):
-        import polars  # noqa: F401, PLC0415 (an extra)
-
     is_json = path.suffix in (".jsonl", ".json")
-    frame = (_read_lines(path) if is_json else read_csv(path, ScenarioError, try_parse_dates=True)).with_row_index(_ROW)
-    names = [_column(path, frame.columns, known) for known in (_ARRIVAL, _PROMPT, _OUTPUT)]
-    arrival, prompt, output = (_numbers(path, frame[name], dates=name == names[0]) for name in names)
+    table = (read_json_lines if is_json else read_csv)(path, ScenarioError)
+    names = [_column(path, list(table), known) for known in (_ARRIVAL, _PROMPT, _OUTPUT)]
+    arrival, prompt, output = (_numbers(path, table, name, dates=name == names[0]) for name in names)
     if is_json:
         for name, values in zip(names, (arrival, prompt, output), strict=True):
-            _refuse(path, frame, np.isnan(values), f"{name} is missing")
-    if names == _MOONCAKE:
-        arrival = _milliseconds(path, frame, arrival)
+            _refuse(path, np.isnan(values), f"{name} is missing")
+    if names == _MOONCAKE and not any(map(_is_date, table["timestamp"])):
+        arrival = _milliseconds(path, arrival)
     served = (prompt >= 1) & (output >= 1) & np.isfinite(arrival)
-    frame, prompt = frame.filter(served), prompt[served]
+    hashes = _hashes(path, table, np.where(served, prompt, np.inf), hash_tokens) if _HASHES in table else None
     return Trace(
         arrival_seconds=arrival[served] - (float(arrival[served].min()) if served.any() else 0.0),
-        prompt_tokens=prompt.astype(np.int64),
+        prompt_tokens=prompt[served].astype(np.int64),
         output_tokens=output[served].astype(np.int64),
         source=path.name,
-        hashes=_hashes(path, frame, prompt, hash_tokens) if _HASHES in frame.columns else None,
-        **{name: _optional(path, frame, name) for name in _NEVER},
+        hashes=None if hashes is None else _block_hashes(hashes, served, hash_tokens),
+        **{name: _optional(path, table, name, served) for name in _NEVER},
     )
 
 
@@ -64,137 +58,118 @@ def _column(path: Path, columns: list[str], names: tuple[str, ...]) -> str:
     raise ScenarioError(f"{path}: missing column {names[0]!r} (or one of {', '.join(names[1:])})")
 
 
-def _numbers(path: Path, column: pl.Series, *, dates: bool = False) -> FloatArray:
+def _numbers(path: Path, table: Columns, name: str, *, dates: bool = False) -> FloatArray:
     """Numbers as they are, dates as seconds, NaN where there is none."""
-    import polars as pl  # noqa: PLC0415
-
-    given = column
+    values = table[name]
     try:
-        if dates and column.dtype == pl.String:
-            column = column.str.to_datetime(strict=True)
-        if dates and column.dtype.is_temporal():
-            return np.asarray(column.dt.epoch("us").to_numpy() / 1e6, dtype=np.float64)
-        return np.asarray(column.cast(pl.Float64).to_numpy(), dtype=np.float64)
-    except Exception:  # Polars raises several types for values that are not numbers
+        return as_numbers(values) if not _has_words(values) else _from_dates(values, dates=dates)
+    except (TypeError, ValueError):
         kinds = "numbers or dates" if dates else "numbers"
-        raise ScenarioError(_first_fault(path, given.name, kinds) or _first_word(path, given, kinds)) from None
+        wrong = next((row for row, value in enumerate(values) if not _is_number(value, dates=dates)), None)
+        if wrong is None:
+            raise ScenarioError(f"{path}: the column {name} must hold {kinds} of one form") from None
+        raise ScenarioError(_fault(path, name, wrong, kinds, values[wrong])) from None
 
 
-def _milliseconds(path: Path, frame: pl.DataFrame, arrival: FloatArray) -> FloatArray:
-    if frame["timestamp"].dtype.is_numeric():
-        partial = arrival != np.floor(arrival)
-        _refuse(
-            path,
-            frame,
-            partial & np.isfinite(arrival),
-            "timestamp is in milliseconds beside input_length, and has a fraction; name seconds arrival_seconds",
-        )
-        return arrival / 1e3
-    return arrival
+def _has_words(values: Sequence[Any]) -> bool:
+    """Whether there are dates, or what is not a number in JSON although Python would make one of it."""
+    return any(isinstance(value, bool) or (isinstance(value, str) and not _is_float(value)) for value in values)
 
 
-def _optional(path: Path, frame: pl.DataFrame, name: str) -> Any:
+def _from_dates(values: Sequence[Any], *, dates: bool) -> FloatArray:
+    if not dates:
+        raise ValueError
+    return as_numbers([None if value is None else _seconds(value) for value in values])
+
+
+def _seconds(date: str) -> float:
+    moment = datetime.fromisoformat(date)
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+
+
+def _is_number(value: Any, *, dates: bool) -> bool:
+    if isinstance(value, str):
+        return _is_float(value) or (dates and _is_date(value))
+    return value is None or (isinstance(value, int | float) and not isinstance(value, bool))
+
+
+def _is_float(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_date(value: Any) -> bool:
+    try:
+        datetime.fromisoformat(value)
+    except (TypeError, ValueError):
+        return False
+    return not _is_float(value)
+
+
+def _milliseconds(path: Path, arrival: FloatArray) -> FloatArray:
+    partial = (arrival != np.floor(arrival)) & np.isfinite(arrival)
+    _refuse(
+        path,
+        partial,
+        "timestamp is in milliseconds beside input_length, and has a fraction; name seconds arrival_seconds",
+    )
+    return arrival / 1e3
+
+
+def _optional(path: Path, table: Columns, name: str, served: BoolArray) -> Any:
     """A column that traces may have, as whole numbers except for seconds; None: it is not there."""
-    if name not in frame.columns:
+    if name not in table:
         return None
-    values = _numbers(path, frame[name])
+    values = _numbers(path, table, name)
     filled = np.where(np.isnan(values), _NEVER[name], values)
     whole = name != "cancel_seconds"
     wrong = filled != np.floor(filled) if whole else filled < 0.0
-    _refuse(path, frame, wrong, f"{name} must be {'a whole number' if whole else 'at least 0'}")
-    return filled.astype(np.int64) if whole else filled
+    _refuse(path, wrong & served, f"{name} must be {'a whole number' if whole else 'at least 0'}")
+    return filled[served].astype(np.int64) if whole else filled[served]
 
 
-def _hashes(path: Path, frame: pl.DataFrame, prompt: FloatArray, hash_tokens: int) -> BlockHashes:
-    import polars as pl  # noqa: PLC0415
-
-    column = frame[_HASHES]
-    if column.dtype == pl.List(pl.Null):
-        column = column.cast(pl.List(pl.Int64))
+def _hashes(path: Path, table: Columns, prompt: FloatArray, hash_tokens: int) -> list[list[int]]:
+    """By row: the ids of its blocks, of which a prompt has no more than its length."""
     kinds = "lists of whole numbers"
-    if column.dtype not in (pl.List(pl.Int64), pl.List(pl.UInt64)):
-        fault = _first_fault(path, _HASHES, kinds)
-        raise ScenarioError(fault or f"{path}: the column {_HASHES} must hold {kinds}, which only JSON lines can")
-    blocks = column.list.len().fill_null(0).to_numpy().astype(np.int64)
-    listed = np.ceil(prompt / hash_tokens)
+    for row, value in enumerate(table[_HASHES]):
+        if isinstance(value, str):
+            raise ScenarioError(f"{path}: the column {_HASHES} must hold {kinds}, which only JSON lines can")
+        if value is not None and not (isinstance(value, list) and all(type(part) is int for part in value)):
+            raise ScenarioError(_fault(path, _HASHES, row, kinds, value))
+    listed = [value or [] for value in table[_HASHES]]
     _refuse(
         path,
-        frame,
-        blocks > listed,
+        np.array([len(value) for value in listed]) > np.ceil(prompt / hash_tokens),
         f"{_HASHES} has more blocks than the prompt has of {hash_tokens} tokens; give their size as hash_tokens",
     )
-    ids = column.filter(pl.Series(blocks > 0)).explode()
-    if ids.null_count():
-        raise ScenarioError(_first_fault(path, _HASHES, kinds))
-    first = np.concatenate([[0], np.cumsum(blocks)])
-    return BlockHashes(ids=ids.to_numpy().astype(np.int64), first=first, block_tokens=hash_tokens)
+    return listed
+
+
+def _block_hashes(listed: list[list[int]], served: BoolArray, hash_tokens: int) -> BlockHashes:
+    chosen = [listed[row] for row in np.flatnonzero(served)]
+    first = np.concatenate([[0], np.cumsum([len(ids) for ids in chosen])]).astype(np.int64)
+    ids = np.array([part for ids in chosen for part in ids], dtype=np.int64)
+    return BlockHashes(ids=ids, first=first, block_tokens=hash_tokens)
 
 
 # --- errors ---
 
 
-def _refuse(path: Path, frame: pl.DataFrame, wrong: BoolArray, message: str) -> None:
+def _refuse(path: Path, wrong: BoolArray, message: str) -> None:
     """Raise for the first row that is wrong."""
     if wrong.any():
-        row = int(frame[_ROW][int(np.argmax(wrong))])
-        raise ScenarioError(f"{path}: line {_line(path, row)}: {message}")
+        raise ScenarioError(f"{path}: line {_line(path, int(np.argmax(wrong)))}: {message}")
+
+
+def _fault(path: Path, name: str, row: int, kinds: str, value: Any) -> str:
+    shown = repr(value) if path.suffix == ".csv" else json.dumps(value)[:40]
+    return f"{path}: line {_line(path, row)}: {name} must hold {kinds}, got {shown}"
 
 
 def _line(path: Path, row: int) -> int:
     """The line of a row: blank lines have none, and a CSV file has a header."""
     lines = [number for number, line in enumerate(read_text(path, ScenarioError).splitlines(), 1) if line.strip()]
     return lines[row if path.suffix in (".jsonl", ".json") else row + 1]
-
-
-def _read_lines(path: Path) -> pl.DataFrame:
-    try:
-        return read_json_lines(path, ScenarioError)
-    except ScenarioError as error:
-        for name in (*_ARRIVAL, *_PROMPT, *_OUTPUT, *_NEVER, _HASHES):
-            kinds = "lists of whole numbers" if name == _HASHES else "numbers"
-            fault = _first_fault(path, name, "numbers or dates" if name in _ARRIVAL else kinds)
-            if fault:
-                raise ScenarioError(fault) from None
-        raise error from None
-
-
-def _first_fault(path: Path, name: str, kinds: str) -> str:
-    """The first line of JSON whose field is not of a kind; "": there is none, or it is not JSON."""
-    if path.suffix not in (".jsonl", ".json"):
-        return ""
-    for number, line in enumerate(read_text(path, ScenarioError).splitlines(), start=1):
-        try:
-            value = json.loads(line).get(name) if line.strip() else None
-        except (ValueError, AttributeError, RecursionError):
-            return ""
-        if value is not None and not _is_of(value, kinds):
-            return f"{path}: line {number}: {name} must hold {kinds}, got {json.dumps(value)[:40]}"
-    return ""
-
-
-def _first_word(path: Path, column: pl.Series, kinds: str) -> str:
-    """The first line of a CSV file whose value is text."""
-    import polars as pl  # noqa: PLC0415
-
-    if column.dtype != pl.String:
-        return f"{path}: the column {column.name} must hold {kinds}"
-    words = column.filter(column.cast(pl.Float64, strict=False).is_null())
-    word = next((word for word in words if word is not None and not ("dates" in kinds and _is_date(word))), None)
-    if word is None:
-        return f"{path}: the column {column.name} must hold {kinds} of one form"
-    row = int(np.argmax((column == word).fill_null(False).to_numpy()))
-    return f"{path}: line {_line(path, row)}: {column.name} must hold {kinds}, got {word!r}"
-
-
-def _is_date(word: str) -> bool:
-    try:
-        datetime.fromisoformat(word)
-    except ValueError:
-        return False
-    return True
-
-
-def _is_of(value: Any, kinds: str) -> bool:
-    if kinds == "lists of whole numbers":
-        return isinstance(value, list) and all(type(part) is int for part in value)
-    return (isinstance(value, int | float) and not isinstance(value, bool)) or ("date" in kinds and type(value) is str)

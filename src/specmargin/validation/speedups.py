@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.stats import spearmanr
 
 from specmargin.answers.request_schema import ScenarioRequest, read_request
 from specmargin.answers.scenarios import scenario_of
@@ -275,7 +274,7 @@ def _groups(row: PredictedPoint) -> Iterable[str]:
 def _line(group: str, rule: str, predicted: FloatArray, measured: FloatArray) -> SpeedupLine:
     usable = np.isfinite(predicted)
     error = predicted[usable] / measured[usable] - 1.0
-    rank = float(spearmanr(predicted[usable], measured[usable]).statistic) if _ranks(predicted[usable]) else None
+    rank = _rank_correlation(predicted[usable], measured[usable]) if _ranks(predicted[usable]) else None
     return SpeedupLine(
         group=group,
         rule=rule,
@@ -286,6 +285,16 @@ def _line(group: str, rule: str, predicted: FloatArray, measured: FloatArray) ->
         rank_correlation=rank,
         right_calls=float(((predicted[usable] > 1.0) == (measured[usable] > 1.0)).mean()) if usable.any() else 0.0,
     )
+
+
+def _rank_correlation(one: FloatArray, other: FloatArray) -> float:
+    """Spearman's: of ranks, where equal values share their mean rank."""
+    return float(np.corrcoef(_mean_ranks(one), _mean_ranks(other))[0, 1])
+
+
+def _mean_ranks(values: FloatArray) -> FloatArray:
+    _, position, count = np.unique(values, return_inverse=True, return_counts=True)
+    return np.asarray((np.cumsum(count) - (count - 1) / 2.0)[position])
 
 
 def _ranks(predicted: FloatArray) -> bool:

@@ -29,6 +29,7 @@ _INPUT_TOKENS_BY_DATASET = {"alpaca": 14, "gsm8k": 59, "humaneval": 124, "mtbenc
 class Loop:
     speedup: float  # of output tokens per second, or of the time between tokens where that is the figure
     prefill_share: float  # of the time without speculation
+    shortened: str | None = None  # how many requests were left out because nothing is compiled
 
 
 def load_of(point: Point, batched_tokens: int) -> ServiceLoad | None:
@@ -56,6 +57,7 @@ def closed_loop(pricer: Pricer, point: Point, load: ServiceLoad) -> Loop:
     return Loop(
         speedup=_token_time(answer, point) if point.is_token_time else answer.speedup,
         prefill_share=answer.plain.prefill_share,
+        shortened=answer.shortened,
     )
 
 

@@ -25,7 +25,7 @@ from specmargin._version import __version__
 from specmargin.answers.outputs_schema import Outputs
 from specmargin.answers.request_schema import Request, Shown
 from specmargin.answers.verb import verb
-from specmargin.errors import InputError, needs_extra
+from specmargin.errors import InputError
 
 if TYPE_CHECKING:
     from specmargin.show.explorer.uploads import Uploads
@@ -53,12 +53,12 @@ class ExploreRequest(Request):
 
 @verb(ExploreRequest, outputs=Outputs)
 def explore(request: ExploreRequest, outputs: Outputs | None = None) -> None:
-    with needs_extra("explore"):
-        import uvicorn
+    import uvicorn
 
-        from specmargin.show.explorer.guard import allowed_hosts, is_loopback
-        from specmargin.show.explorer.server import make_app
-        from specmargin.show.explorer.uploads import Uploads
+    from specmargin.show.explorer.guard import allowed_hosts, is_loopback
+    from specmargin.show.explorer.server import make_app
+    from specmargin.show.explorer.uploads import Uploads
+
     uploads, host = Uploads(), request.host
     start = _start_query(request.model, request.gpu, uploads)
     token = None if is_loopback(host) else secrets.token_urlsafe(24)

@@ -26,7 +26,6 @@ from specmargin.answers.outputs_schema import MeasurementOutputs
 from specmargin.answers.request_schema import Request, Shown
 from specmargin.answers.verb import Progress, silent, verb
 from specmargin.catalog.lookup import find_device, find_model
-from specmargin.errors import needs_extra
 from specmargin.measure.gpu.shapes import Shapes, key_of, shapes_of
 from specmargin.measure.records import Records
 
@@ -68,13 +67,13 @@ def measure_gpu(
     header = {"model": shapes.model, "gpu": name}
     records.check(header, fresh=outputs.force and not request.fit_only)
     if not request.fit_only:
-        with needs_extra("measure-gpu"):
-            from specmargin.measure.gpu.bench import check_gpu
+        from specmargin.measure.gpu.bench import check_gpu
+
         check_gpu()
         records.begin(header, fresh=outputs.force)
         _time_kernels(shapes, records, request, progress)
-    with needs_extra("measure"):
-        from specmargin.measure.gpu.laws import kernel_report
+    from specmargin.measure.gpu.laws import kernel_report
+
     report = kernel_report(list(records.read()), shapes, name)
     return MeasureGpuAnswer(request=request, report=report, output=outputs.output)
 

@@ -30,7 +30,7 @@ from specmargin.answers.request_schema import Numbers, Request, Shown, parse_num
 from specmargin.answers.verb import Bars, no_bars, verb
 from specmargin.architecture.types import Architecture
 from specmargin.catalog.lookup import find_model
-from specmargin.errors import InputError, needs_extra
+from specmargin.errors import InputError
 from specmargin.measure.points import Surface
 from specmargin.measure.prompts import read_prompts
 from specmargin.measure.records import Records
@@ -203,8 +203,7 @@ def measure_vllm(
                 log=log,
                 watch=lambda run, total, done: update(f"engine {run}", total, done),
             )
-    with needs_extra("measure"):
-        from specmargin.measure.price_file import price_file
+    from specmargin.measure.price_file import price_file
 
     method = str((order.speculative or {}).get("method", ""))
     fitted = price_file(records.rows(), records.engines(), architecture, drafter_method=method)

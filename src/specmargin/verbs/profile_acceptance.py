@@ -21,7 +21,7 @@ from specmargin.answers.blocks import GAP, Block, Table, Verbatim, bold, dim, le
 from specmargin.answers.outputs_schema import FILE, FileOutputs, Outputs, PlotOutputs
 from specmargin.answers.request_schema import Request, Shown
 from specmargin.answers.verb import Progress, silent, verb
-from specmargin.errors import AcceptanceError, ScenarioError, needs_extra
+from specmargin.errors import AcceptanceError, ScenarioError
 from specmargin.files import write_text
 
 if TYPE_CHECKING:
@@ -107,9 +107,9 @@ def profile_acceptance(
         return _metrics(request, request.metrics, outputs)
     if not request.files:
         raise ScenarioError("give a bank of rounds, or the address of a server (--metrics URL)")
-    with needs_extra("profile"):
-        from specmargin.acceptance.bank import read_bank
-        from specmargin.acceptance.temperatures import fit_temperatures
+    from specmargin.acceptance.bank import read_bank
+    from specmargin.acceptance.temperatures import fit_temperatures
+
     prices = _ladder_prices(request.at)
     if outputs.plot is not None and not request.ladder:
         raise ScenarioError("--plot draws the ladder: add --ladder")

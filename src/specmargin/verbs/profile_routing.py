@@ -24,7 +24,7 @@ from specmargin.answers.request_schema import Request, Shown
 from specmargin.answers.verb import Progress, silent, verb
 from specmargin.architecture.types import Architecture, ExpertPool
 from specmargin.catalog.lookup import find_model
-from specmargin.errors import ScenarioError, needs_extra
+from specmargin.errors import ScenarioError
 
 if TYPE_CHECKING:
     from specmargin.routing.capture import Capture
@@ -74,10 +74,11 @@ class ProfileRoutingOutputs(FileOutputs):
 def profile_routing(
     request: ProfileRoutingRequest, *, outputs: ProfileRoutingOutputs | None = None, progress: Progress = silent
 ) -> ProfileRoutingAnswer:
-    with needs_extra("profile"):
-        from specmargin.routing.capture import open_captures
-        from specmargin.routing.capture_profile import build_profile
-        from specmargin.routing.counts import count
+    import numba  # noqa: F401 (uncompiled, counting takes hours; a file from less would be noise that others plan with)
+
+    from specmargin.routing.capture import open_captures
+    from specmargin.routing.capture_profile import build_profile
+    from specmargin.routing.counts import count
 
     outputs = outputs or ProfileRoutingOutputs()
     captures = open_captures(list(request.files))

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 from pydantic import Field
 
 from specmargin.answers.answer import Answer
-from specmargin.answers.blocks import Block, Line
+from specmargin.answers.blocks import Block, Line, warned
 from specmargin.answers.outputs_schema import FILE, Outputs
 from specmargin.answers.verb import Progress, silent, verb
-from specmargin.errors import InputError, needs_extra
+from specmargin.errors import InputError
 from specmargin.files import write_text
 from specmargin.show.explorer.request_schema import PageRequest
 
@@ -38,10 +38,10 @@ class ReportOutputs(Outputs):
 
 @verb(PageRequest, outputs=ReportOutputs)
 def report(request: PageRequest, outputs: ReportOutputs | None = None, progress: Progress = silent) -> ReportAnswer:
-    with needs_extra("explore"):
-        from specmargin.show.explorer.gallery import GALLERY
-        from specmargin.show.explorer.report import Origin, page
-        from specmargin.show.explorer.view import View
+    from specmargin.show.explorer.gallery import GALLERY
+    from specmargin.show.explorer.report import Origin, page
+    from specmargin.show.explorer.view import View
+
     gc.set_threshold(200_000)  # by default a tenth of the time: figures are many small objects, and none is garbage
     view = View(request=request)
     with progress("drawing", len(GALLERY)) as advance:
@@ -74,6 +74,14 @@ class ReportAnswer(Answer[PageRequest]):
 
     def blocks(self) -> Iterator[Block]:
         yield Line(f"{self.path}: {self.verdict}")
+        yield from warned(self._missing())
+
+    def _missing(self) -> list[str]:
+        """What an extra would add: figures that do not apply to the scenario are not missed."""
+        from specmargin.show.explorer.gallery import GALLERY
+
+        reasons = dict.fromkeys(entry.lacks(self.view) or "" for entry in GALLERY.values())
+        return [reason for reason in reasons if "pip install" in reason]
 
     def written(self, outputs: Outputs) -> Self:
         if self.path is not None:

@@ -30,7 +30,7 @@ from specmargin.answers.blocks import Block, Line, warned
 from specmargin.answers.outputs_schema import Outputs
 from specmargin.answers.request_schema import Request, Shown
 from specmargin.answers.verb import Progress, silent, verb
-from specmargin.errors import InputError, needs_extra
+from specmargin.errors import InputError
 
 _COVERS = Shown(panel="What it covers", metavar="LIST")
 _MODELS = "qwen3.6-35b-a3b,deepseek-v3,gpt-oss-120b,glm-4.5-air,llama-3.1-70b"
@@ -73,9 +73,9 @@ class SiteRequest(Request):
 
 @verb(SiteRequest, outputs=Outputs, waiting="writing pages")
 def site(request: SiteRequest, progress: Progress = silent) -> SiteAnswer:
-    with needs_extra("explore"):
-        from specmargin.show.site.build import build_cells, select
-        from specmargin.show.site.pages import write_pages
+    from specmargin.show.site.build import build_cells, select
+    from specmargin.show.site.pages import write_pages
+
     out = request.out
     if out.exists() and not out.is_dir():
         raise InputError(f"{out}: is a file; give the name of a folder")

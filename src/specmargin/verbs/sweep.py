@@ -35,7 +35,7 @@ from specmargin.answers.blocks import GAP, Block, Table, Verbatim, bold, left, r
 from specmargin.answers.outputs_schema import FILE, OUTPUT, Outputs
 from specmargin.answers.request_schema import Request, Shown, read_request
 from specmargin.answers.verb import Progress, silent, verb
-from specmargin.errors import InputError, ScenarioError, needs_extra
+from specmargin.errors import InputError, ScenarioError
 from specmargin.files import STANDARD_INPUT, check_new, check_table, origin, read_toml, write_table
 from specmargin.schema import StrictModel, first_complaint
 from specmargin.verbs.simulate.answer import flat
@@ -140,10 +140,8 @@ def sweep(
 def swept(request: SweepRequest, *, outputs: SweepOutputs | None = None, progress: Progress = silent) -> SweepAnswer:
     if not request.grid:
         raise ScenarioError("give a grid, GRID.toml; `specmargin sweep --example` prints one to start from")
-    with needs_extra("simulate"):
-        import numba  # noqa: F401 (reported once here, not by every worker)
+    from specmargin.simulator import sweep as cells_on_disk
 
-        from specmargin.simulator import sweep as cells_on_disk
     output = _output(request, outputs)
     folder = request.folder
     cells = cells_on_disk.make_cells(cells_of(request.grid), folder)
@@ -241,7 +239,7 @@ class SweepAnswer(Answer[SweepRequest]):
             rows=[_shown(row) for row in rows[:_SHOWN]],
         )
         errors = list(dict.fromkeys(str(row["error"]) for row in rows if row["error"] is not None))
-        yield from warned(errors[:3])
+        yield from warned([*_shortened(rows), *errors[:3]])
 
     def chart(self) -> Chart:
         """Goodput against the time between tokens, one line per policy."""
@@ -267,6 +265,13 @@ def _flat_cell(cell: dict[str, Any]) -> dict[str, Any]:
         "error": cell.get("error"),
         **flat(cell.get("result", {})),
     }
+
+
+def _shortened(rows: list[dict[str, Any]]) -> Iterator[str]:
+    """Where nothing is compiled: one sentence for all cells."""
+    shortened = [str(row["shortened"]) for row in rows if row.get("shortened") is not None]
+    if shortened:
+        yield f"{len(shortened)} of {len(rows)} cells are shortened, the first to {shortened[0]}"
 
 
 def _shown(row: dict[str, Any]) -> list[str]:

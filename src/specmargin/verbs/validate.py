@@ -24,7 +24,7 @@ from specmargin.answers.blocks import Block, Table, left, right
 from specmargin.answers.outputs_schema import ChartOutputs
 from specmargin.answers.request_schema import Request, ScenarioRequest, Shown
 from specmargin.answers.verb import verb
-from specmargin.errors import InputError, needs_extra
+from specmargin.errors import InputError
 
 if TYPE_CHECKING:
     from specmargin.decisions.grid import Grid
@@ -58,9 +58,8 @@ class ValidateRequest(Request):
 def validate(request: ValidateRequest) -> ValidateAnswer:
     from specmargin.catalog.prices import measured_file
     from specmargin.decisions.pricer import Pricer
+    from specmargin.validation.sources import step_points
 
-    with needs_extra("measure"):
-        from specmargin.validation.sources import step_points
     _check(request.prices)
     names = [*request.prices, *(["laws"] if len(request.prices) == 1 else [])]
     measured = {name: file for name in names if (file := measured_file(name)) is not None}

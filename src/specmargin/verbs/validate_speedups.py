@@ -21,7 +21,7 @@ from specmargin.answers.blocks import GAP, Block, Line, Table, dim, left, right
 from specmargin.answers.outputs_schema import ChartOutputs
 from specmargin.answers.request_schema import Request, Shown
 from specmargin.answers.verb import Progress, silent, verb
-from specmargin.errors import InputError, needs_extra
+from specmargin.errors import InputError
 
 if TYPE_CHECKING:
     from specmargin.show.figures.figure import Chart
@@ -51,10 +51,10 @@ class SpeedupsRequest(Request):
 
 @verb(SpeedupsRequest, outputs=ChartOutputs)
 def validate_speedups(request: SpeedupsRequest, progress: Progress = silent) -> SpeedupsAnswer:
-    with needs_extra("simulate"):
-        from specmargin.validation.calls import judge_rows
-        from specmargin.validation.points_schema import read_points
-        from specmargin.validation.speedups import predict, speedup_lines
+    from specmargin.validation.calls import judge_rows
+    from specmargin.validation.points_schema import read_points
+    from specmargin.validation.speedups import predict, speedup_lines
+
     points = read_points(request.file)
     _check_apart(request, {point.source for point in points})
     with progress("speed-ups", len(points)) as advance:
@@ -247,6 +247,8 @@ def _loops(report: SpeedupReport) -> Line:
             f"{rounds.median_error:.1%}); {not_simulated} of unknown lengths, or that do not fit on the assumed GPUs, "
             "as rounds"
         )
+        shortened = [row.loop.shortened for row in report.predicted if row.loop is not None and row.loop.shortened]
+        text += f"; {len(shortened)} loops are shortened, the first to {shortened[0]}" if shortened else ""
     return dim(text)
 
 

@@ -1,1 +1,1 @@
-"""Times kernels on a bare GPU, one at a time (PyTorch and Triton, the extra `measure-gpu`)."""
+"""Times kernels on a bare GPU, one at a time (PyTorch and Triton)."""

@@ -12,9 +12,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from numba.experimental import structref
 
-from specmargin.compiler import HandleBase, StructType, compiled, compiled_entry, define_handle, entry, fast_entry
+from specmargin.compiler import (
+    HandleBase,
+    StructType,
+    compiled,
+    compiled_entry,
+    define_handle,
+    entry,
+    fast_entry,
+    register,
+)
 from specmargin.policies.kernel.gate import Scratch, expert_slope, sort_tokens
 from specmargin.policies.kernel.prices import FIRST_CONTEXT, PriceTable, ragged_parts
 from specmargin.policies.kernel.tuning import Tuning
@@ -66,7 +74,7 @@ class Priced(NamedTuple):
         return cls(table, tuning, sizes, scratch, np.zeros(most + 1), np.zeros(most + 1))
 
 
-@structref.register
+@register
 class _HandleType(StructType):
     pass
 

@@ -10,9 +10,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numba.experimental import structref
 
-from specmargin.compiler import HandleBase, StructType, compiled, define_handle, entry
+from specmargin.compiler import HandleBase, StructType, compiled, define_handle, entry, register
 from specmargin.policies.kernel.depth import (
     best_depth,
     choose_plain_probe,
@@ -264,7 +263,7 @@ def _guard_goodput(kernel: Kernel, drafted: IntArray, accepted: IntArray, second
 # --- from Python ---
 
 
-@structref.register
+@register
 class _HandleType(StructType):
     pass
 

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numba as nb
 import numpy as np
 
-from specmargin.compiler import fast_entry
+from specmargin.compiler import fast_entry, inlined
 from specmargin.policies.kernel.prices import (
     FIRST_CONTEXT,
     PriceTable,
@@ -126,7 +125,7 @@ def sort_tokens(table: PriceTable, survival: FloatArray, drafted: IntArray, rate
     return total
 
 
-@nb.njit(cache=True, nogil=True, inline="always")
+@inlined
 def _insert(order: IntArray, bins: IntArray, count: int, token: int) -> None:
     """Insert the token in order among the first `count`, after those of the same bin."""
     slot = count
@@ -149,7 +148,7 @@ def _counting_sort(
             heads[bins[token]] += 1
 
 
-@nb.njit(cache=True, nogil=True, inline="always")
+@inlined
 def expert_slope(table: PriceTable, effective: float) -> float:
     """Seconds that one more effective position adds to routed experts."""
     low = min(int(effective / table.expert_step), table.expert_seconds.size - 2)

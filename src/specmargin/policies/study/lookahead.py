@@ -32,6 +32,8 @@ Option = tuple[float, float]
 def look_ahead(table: PriceTable, survival_sample: FloatArray, *, seed: int = 0, early_stop: bool = True) -> LookAhead:
     """`survival_sample`: (rounds, depth) calibrated survivals of recorded rounds, accepted or not. `early_stop`: the
     engine can end the drafts of single sequences between two passes."""
+    import numba  # noqa: F401, PLC0415 (uncompiled it takes an hour, and with fewer samples it is another policy)
+
     study = _Study(table, survival_sample, np.random.default_rng(seed))
     batches = np.array([batch for batch in BATCHES if batch <= table.max_batch])
     choices = _choices(table, early_stop=early_stop)

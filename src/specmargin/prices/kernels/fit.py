@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
-from scipy.optimize import least_squares
 
 from specmargin.prices.kernels.law import Evidence, Law, Terms
 from specmargin.step import BoolArray, FloatArray, IntArray
@@ -45,6 +44,8 @@ def _cut(array: FloatArray, mask: BoolArray) -> FloatArray:
 
 def fit(samples: Samples, evidence: Evidence) -> Law:
     """Minimise the robust relative error over a few non-negative numbers. Absent features are left out."""
+    from scipy.optimize import least_squares  # noqa: PLC0415 (an extra)
+
     present = np.array([True, *(bool(np.any(getattr(samples.terms, name))) for name in _FEATURES)])
     root = np.sqrt(samples.weight)
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from specmargin.answers.request_schema import ScenarioRequest
 from specmargin.caches import made_once
 from specmargin.decisions.pricer import Pricer
-from specmargin.errors import needs_extra
 from specmargin.show.explorer.view import View
 from specmargin.show.figures.figure import Figure
 from specmargin.show.figures.simulation import Run, Words, day_figure, policies_figure
@@ -135,11 +134,10 @@ def policies(view: View) -> Figure:
 
 @made_once(maxsize=64)
 def _simulated(day: Day, pricer: Pricer, policy: str) -> Result:
-    with needs_extra("simulate"):
-        from specmargin.simulator.rounds import drawn_rounds  # noqa: PLC0415 (Numba is an extra)
-        from specmargin.simulator.run import simulate  # noqa: PLC0415
-        from specmargin.simulator.serving import Serving  # noqa: PLC0415
-        from specmargin.simulator.workload import FixedLength, RateSchedule, Workload  # noqa: PLC0415
+    from specmargin.simulator.rounds import drawn_rounds  # noqa: PLC0415 (Numba is an extra)
+    from specmargin.simulator.run import simulate  # noqa: PLC0415
+    from specmargin.simulator.serving import Serving  # noqa: PLC0415
+    from specmargin.simulator.workload import FixedLength, RateSchedule, Workload  # noqa: PLC0415
 
     arrivals = RateSchedule(
         hours=tuple(hour / _SPEED for hour in _HOURS),

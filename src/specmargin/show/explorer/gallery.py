@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from specmargin.architecture.types import ExpertPool
@@ -290,20 +291,23 @@ def _held_out(bank: Upload) -> tuple[Tokens, FloatArray]:
 # --- policies, design, evidence ---
 
 
-def _without_early_stop(view: View) -> View:
+def _no_simulated_day(view: View) -> str | None:
+    """Why a day cannot be simulated. Uncompiled it would take an hour, and a few minutes of it are not a day."""
+    if find_spec("numba") is None:
+        return "a simulated day needs Numba: pip install 'specmargin[fast]'"
     if view.scenario.early_stop is not None:
-        raise DoesNotApplyError("simulated policies decide how long drafts are: leave out draft_p_min")
-    return view
+        return "simulated policies decide how long drafts are: leave out draft_p_min"
+    return None
 
 
-@_shown("day", "A simulated day", section=_POLICIES, slow=True)
+@_shown("day", "A simulated day", section=_POLICIES, lacks=_no_simulated_day, slow=True)
 def _day(view: View) -> Figure:
-    return day.simulated_day(_without_early_stop(view))
+    return day.simulated_day(view)
 
 
-@_shown("policies", "Policies on the same simulated day", section=_POLICIES, slow=True)
+@_shown("policies", "Policies on the same simulated day", section=_POLICIES, lacks=_no_simulated_day, slow=True)
 def _policies(view: View) -> Figure:
-    return day.policies(_without_early_stop(view))
+    return day.policies(view)
 
 
 _CONCURRENCIES = (1, 4, 16, 64, 256)

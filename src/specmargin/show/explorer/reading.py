@@ -2,7 +2,7 @@
 
     python -m specmargin.show.explorer.reading PATH     a bank, in a process that may end without harm: one JSON object
 
-Configurations and profiles are small and read in a thread. Banks are read with Polars first in a process of their own,
+Configurations and profiles are small and read in a thread. Banks are read first in a process of their own,
 which has limits of time and memory: a few kilobytes of Parquet may expand to gigabytes, or stop the process.
 """
 
@@ -77,9 +77,9 @@ READERS: dict[str, Callable[[Path], Read]] = {
 
 
 def _in_process(path: Path) -> Read:
-    with needs_extra("profile"):
-        import polars  # noqa: F401, PLC0415 (an extra, which the process needs)
-
+    if path.suffix == ".parquet":
+        with needs_extra():
+            import polars  # noqa: F401, PLC0415 (an extra, which the process needs)
     _check_text(path)
     environment = {**os.environ, "POLARS_MAX_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "specmargin.show.explorer.reading", str(path)]

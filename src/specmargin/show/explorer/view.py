@@ -18,7 +18,6 @@ from specmargin.decisions.pricer import Pricer
 from specmargin.decisions.rows import PlanRow
 from specmargin.decisions.scenario import Scenario
 from specmargin.decisions.setting import Setting
-from specmargin.errors import needs_extra
 from specmargin.routing.local import LocalRouting
 from specmargin.show.explorer.request_schema import PageRequest
 from specmargin.show.explorer.schema import UPLOAD, Query
@@ -190,7 +189,6 @@ def _answer(request: PlanRequest) -> DrafterPlan:
 
 @made_once(maxsize=4)
 def read_rounds(bank: Upload) -> Rounds:
-    with needs_extra("profile"):
-        from specmargin.acceptance.bank import read_bank  # noqa: PLC0415
+    from specmargin.acceptance.bank import read_bank  # noqa: PLC0415
 
     return read_bank([bank.path])

@@ -21,7 +21,7 @@ def check_target(path: Path, *, force: bool) -> None:
     if path.suffix not in ENDINGS:
         raise InputError(f"{path}: the name of a figure must end in {', '.join(ENDINGS)}")
     check_new(path, force=force)
-    with needs_extra("figures"):
+    with needs_extra():
         import altair  # noqa: F401, PLC0415 (an extra)
         import vl_convert  # noqa: F401, PLC0415
 

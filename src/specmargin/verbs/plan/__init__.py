@@ -25,7 +25,7 @@ from specmargin.answers.blocks import Block, Line, Verbatim, bold
 from specmargin.answers.outputs_schema import FILE, OUTPUT, ChartOutputs, Outputs
 from specmargin.answers.request_schema import read_request
 from specmargin.answers.verb import verb
-from specmargin.errors import ScenarioError, needs_extra
+from specmargin.errors import ScenarioError
 from specmargin.files import check_text, is_table, write_table, write_text
 from specmargin.verbs.plan.request_schema import PlanRequest
 
@@ -218,8 +218,8 @@ class PlanAnswer(Answer[PlanRequest]):
     def _with_policy(self, outputs: PlanOutputs) -> Self:
         if outputs.policy is None:
             return self
-        with needs_extra("live"):
-            from specmargin.verbs.plan.policy_file import write_policy
+        from specmargin.verbs.plan.policy_file import write_policy
+
         answer = self._with_config(*write_policy(outputs.policy, self.best, force=outputs.force))
         return replace(answer, is_live=bool(answer.best.config.text))
 

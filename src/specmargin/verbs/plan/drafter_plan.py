@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -28,7 +27,7 @@ from specmargin.decisions.scenario import Scenario
 from specmargin.decisions.schedule import Schedule
 from specmargin.decisions.setting import Setting
 from specmargin.decisions.warnings import price_warnings
-from specmargin.errors import ScenarioError, needs_extra
+from specmargin.errors import ScenarioError
 from specmargin.formats import find_engine
 from specmargin.formats.base import EngineConfig, EngineFormat, ScheduleRequest, find_release
 from specmargin.limits import MAX_BATCH
@@ -60,7 +59,7 @@ class DrafterPlan:
     config: EngineConfig
     by_context: dict[int, tuple[PlanRow, ...]]  # the same setting at other contexts
     settled: Settled | None  # with a request rate
-    warnings: tuple[str, ...]  # about the prices
+    warnings: tuple[str, ...]  # about the prices, and a load that was shortened
     ranges: tuple[SpeedupRange, ...]  # of each row's speed-up
     service: Service | None = None  # the load as whole requests
     refused: tuple[PlanRow, SpeedupRange] | None = None  # where nothing is drafted: the best draft, and how sure it is
@@ -189,7 +188,7 @@ def drafter_plan(choice: DraftChoice, pricer: Pricer, request: PlanRequest) -> D
         config=config,
         by_context={tokens: plan.rows_at_context(float(tokens)) for tokens in request.contexts},
         settled=settled,
-        warnings=_warnings(plan),
+        warnings=_warnings(plan, service),
         ranges=_ranges(plan, request),
         service=service,
         refused=_refused(plan, request),
@@ -201,12 +200,13 @@ def _refused(plan: Plan, request: PlanRequest) -> tuple[PlanRow, SpeedupRange] |
     return None if row is None else (row, _ranges(replace(plan, rows=(row,)), request)[0])
 
 
-def _warnings(plan: Plan) -> tuple[str, ...]:
+def _warnings(plan: Plan, service: Service | None) -> tuple[str, ...]:
     scenario, row = plan.scenario, plan.rows[0]
     engine = find_engine(scenario.engine)
     fp8 = fp8_warning(engine.name, engine.title, scenario.device, scenario.architecture)
     prices = price_warnings(plan.pricer, batch=row.batch, depth=row.depth)
-    return prices if fp8 is None else (fp8, *prices)
+    shortened = None if service is None else service.shortened
+    return tuple(text for text in (shortened, fp8, *prices) if text is not None)
 
 
 def _ranges(plan: Plan, request: PlanRequest) -> tuple[SpeedupRange, ...]:
@@ -236,10 +236,7 @@ def service_load(request: PlanRequest, scenario: Scenario) -> ServiceLoad | None
     """None: the request names batch sizes instead."""
     if request.isl is None or request.osl is None or (request.concurrency is None and request.qps is None):
         return None
-    if request.concurrency is None and find_spec("numba") is None:
-        return None  # a rate can be planned without the simulator
-    with needs_extra("simulate"):
-        from specmargin.simulator.service import ServiceLoad
+    from specmargin.simulator.service import ServiceLoad
 
     engine = find_engine(scenario.engine)
     return ServiceLoad(

@@ -17,7 +17,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from specmargin.answers.verb import Progress, silent, verb
-from specmargin.errors import ScenarioError, needs_extra
+from specmargin.errors import ScenarioError
 from specmargin.verbs.simulate.answer import SimulateAnswer, policy_rows
 from specmargin.verbs.simulate.outputs_schema import SimulateOutputs
 from specmargin.verbs.simulate.request_schema import SimulateRequest, completed
@@ -41,9 +41,8 @@ def simulate(
         raise ScenarioError("--save-requests and --save-steps need a single policy: name one with --policy")
     if request.find is not None and (outputs.save_requests or outputs.save_steps):
         raise ScenarioError("--save-requests and --save-steps are of one run: give its load instead of --find")
-    with needs_extra("simulate"):
-        from specmargin.simulator import run
-        from specmargin.verbs.simulate.serving import run_policies, serving_of, slo_of
+    from specmargin.simulator import run
+    from specmargin.verbs.simulate.serving import run_policies, serving_of, slo_of
 
     serving = serving_of(request, folder)
     for name in names:

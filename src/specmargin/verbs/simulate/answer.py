@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from specmargin.answers.answer import Answer
-from specmargin.answers.blocks import GAP, Block, Line, Table, bold, dim, left, right, sourced
+from specmargin.answers.blocks import GAP, Block, Line, Table, bold, dim, left, right, sourced, warned
 from specmargin.answers.outputs_schema import Outputs
 from specmargin.files import write_columns
 from specmargin.verbs.simulate.outputs_schema import SimulateOutputs
@@ -95,6 +95,7 @@ class SimulateAnswer(Answer[SimulateRequest]):
     def blocks(self) -> Iterator[Block]:
         serving = self.results[0].serving
         yield bold(self.verdict)
+        yield from warned([text for text in (self.results[0].shortened,) if text is not None])
         yield GAP
         yield self._speeds()
         yield dim(self._measured)

@@ -1,4 +1,4 @@
-"""From a request to the run that it describes; needs the extra `simulate`."""
+"""From a request to the run that it describes."""
 
 from __future__ import annotations
 
