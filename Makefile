@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 
 LIVE ?= .venv-live
 
-.PHONY: plan prepare fetched test test-fast test-matrix test-live bench-live check bench golden map api schemas readme releases docs screenshots lab clean clean-compiled
+.PHONY: plan prepare fetched test test-fast test-matrix test-live bench-live check bench golden map api schemas readme releases docs release sizes screenshots lab clean clean-compiled
 
 plan: $(VENV)/.installed
 	$(BIN)/specmargin plan qwen3.6-35b-a3b --gpu h200 --engine vllm --drafter mtp --prices laws
@@ -50,6 +50,7 @@ check: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
 
 # Everything that shows how right the predictions are and needs no GPU; ends with the README's table of accuracy.
 lab: $(VENV)/.installed-dev
@@ -90,6 +91,14 @@ docs: $(VENV)/.installed-docs
 screenshots: $(VENV)/.installed-dev
 	$(BIN)/python scripts/setup_browser.py
 	$(BIN)/python scripts/screenshots.py screenshots
+
+# sdist and wheel in dist/: reproducible, checked, and tried in an environment of their own.
+release: $(VENV)/.installed-dev
+	$(BIN)/python scripts/release.py
+
+# Megabytes of the base install and of each extra, written into docs/guide/install.md.
+sizes: $(VENV)/.installed-dev
+	$(BIN)/python scripts/sizes.py
 
 # Numba's cache does not see that a function called from another file has changed.
 clean-compiled:

@@ -24,7 +24,7 @@ from pathlib import Path
 #: What an extra installs, as far as the commands below need it.
 PACKAGES = {
     "fast": ("numba", "polars"),
-    "page": ("altair", "vl_convert", "fastapi", "uvicorn"),
+    "page": ("altair", "vl_convert", "fastapi", "starlette", "uvicorn"),
     "tables": ("aiconfigurator_core", "polars"),
     "live": ("scipy",),
 }
@@ -93,6 +93,7 @@ def _commands() -> Iterator[Command]:
     yield Command(verb="explore", extra="page", ends=False)
     for verb in ("watch", "doctor"):
         yield Command(verb=verb, arguments=("http://127.0.0.1:9",), elsewhere=True)
+    yield Command(verb="live-check", elsewhere=True)
     yield Command(verb="measure vllm", arguments=(MODEL, "-o", "mine.json"), elsewhere=True)
     yield Command(verb="measure gpu", arguments=(*scenario, "-o", "mine.json"), elsewhere=True)
 

@@ -114,7 +114,7 @@ def usable(items: Iterable[Item], find: Callable[[Item], Found]) -> tuple[list[F
 #: What installs a package that the base install lacks. Ray and PyTorch are in no extra: they are gigabytes.
 _INSTALLED_BY = {
     **dict.fromkeys(("numba", "polars"), "'specmargin[fast]'"),
-    **dict.fromkeys(("altair", "fastapi", "uvicorn", "vl_convert"), "'specmargin[page]'"),
+    **dict.fromkeys(("altair", "fastapi", "starlette", "uvicorn", "vl_convert"), "'specmargin[page]'"),
     "aiconfigurator_core": "'specmargin[tables]'",
     "scipy": "'specmargin[live]'",
     **dict.fromkeys(("torch", "triton"), "torch triton"),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import tarfile
+from collections import Counter
 from pathlib import Path
 from zipfile import ZipFile
 
@@ -16,11 +18,17 @@ from tests.conftest import ROOT
 PACKAGE = ROOT / "src" / "specmargin"
 
 
+DIST_INFO = f"specmargin-{__version__}.dist-info"
+
+
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """From a copy of what git would give: build output of an earlier run is not part of it."""
-    folder = tmp_path_factory.mktemp("dist")
-    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder), str(ROOT)]
+    return _build(tmp_path_factory.mktemp("dist"))
+
+
+def _build(folder: Path, *options: str) -> Path:
+    """As `make release`: an sdist, and the wheel that it gives."""
+    command = [sys.executable, "-m", "build", "--no-isolation", *options, "--outdir", str(folder), str(ROOT)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return folder
@@ -32,21 +40,52 @@ def _shipped() -> set[str]:
     return {f"specmargin/{path.relative_to(PACKAGE).as_posix()}" for path in files}
 
 
-def test_the_wheel_holds_the_whole_package(built: Path) -> None:
+def test_the_wheel_holds_the_package_and_nothing_else(built: Path) -> None:
+    """No tests, no laboratory, no machine code of Numba's; nothing twice; the licence inside."""
     with ZipFile(built / f"specmargin-{__version__}-py3-none-any.whl") as wheel:
-        names = {name for name in wheel.namelist() if not name.startswith(f"specmargin-{__version__}.dist-info/")}
-        entry_points = wheel.read(f"specmargin-{__version__}.dist-info/entry_points.txt").decode()
-    assert names == _shipped()
+        names, entry_points = wheel.namelist(), wheel.read(f"{DIST_INFO}/entry_points.txt").decode()
+        contents = Counter(info.CRC for info in wheel.infolist() if info.file_size > 1000)
+    described = {name for name in names if name.startswith(f"{DIST_INFO}/")}
+    assert set(names) - described == _shipped()
+    assert described == {
+        f"{DIST_INFO}/{name}" for name in ("METADATA", "WHEEL", "RECORD", "entry_points.txt", "licenses/LICENSE")
+    }
+    assert not [name for name in names if name.endswith((".nbi", ".nbc", ".pyc"))]
+    assert max(contents.values()) == 1, "the same data is in it twice"
     assert "specmargin/py.typed" in names
     assert "[vllm.general_plugins]" in entry_points
 
 
-def test_the_sdist_holds_what_the_wheel_is_made_of(built: Path) -> None:
+def test_the_sdist_holds_what_the_wheel_is_made_of_and_nothing_else(built: Path) -> None:
     root = f"specmargin-{__version__}"
     with tarfile.open(built / f"{root}.tar.gz") as archive:
-        names = {name.removeprefix(f"{root}/") for name in archive.getnames()}
-    assert {f"src/{name}" for name in _shipped()} <= names
-    assert {"pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", "CITATION.cff"} <= names
+        names = {member.name.removeprefix(f"{root}/") for member in archive.getmembers() if member.isfile()}
+    beside = {"pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", "CITATION.cff", "PKG-INFO", ".gitignore"}
+    assert names - beside == {f"src/{name}" for name in _shipped()}
+    assert names >= beside - {".gitignore"}
+
+
+def test_a_second_build_has_the_same_bytes(built: Path, tmp_path: Path) -> None:
+    """And the wheel from the checkout is the wheel from the sdist."""
+    again = _build(tmp_path, "--sdist", "--wheel")
+    assert {path.name: path.read_bytes() for path in built.iterdir()} == {
+        path.name: path.read_bytes() for path in again.iterdir()
+    }
+
+
+def test_the_size_is_what_the_page_says(built: Path) -> None:
+    """docs/guide/install.md states it, so that growth is noticed."""
+    megabytes = next(built.glob("*.whl")).stat().st_size / 1e6
+    stated = re.search(r"wheel itself is ([\d.]+) MB", (ROOT / "docs" / "guide" / "install.md").read_text())
+    assert stated
+    assert megabytes == pytest.approx(float(stated[1]), rel=0.1)
+
+
+@pytest.mark.slow
+def test_twine_finds_nothing(built: Path) -> None:
+    command = [sys.executable, "-m", "twine", "check", "--strict", *map(str, built.iterdir())]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_an_installed_wheel_plans(built: Path, tmp_path: Path) -> None:
