@@ -135,7 +135,7 @@ def _hashes(path: Path, table: Columns, prompt: FloatArray, hash_tokens: int) ->
     """By row: the ids of its blocks, of which a prompt has no more than its length."""
     kinds = "lists of whole numbers"
     for row, value in enumerate(table[_HASHES]):
-        if isinstance(value, str):
+        if isinstance(value, str) and path.suffix not in (".jsonl", ".json"):
             raise ScenarioError(f"{path}: the column {_HASHES} must hold {kinds}, which only JSON lines can")
         if value is not None and not (isinstance(value, list) and all(type(part) is int for part in value)):
             raise ScenarioError(_fault(path, _HASHES, row, kinds, value))
@@ -165,7 +165,7 @@ def _refuse(path: Path, wrong: BoolArray, message: str) -> None:
 
 
 def _fault(path: Path, name: str, row: int, kinds: str, value: Any) -> str:
-    shown = repr(value) if path.suffix == ".csv" else json.dumps(value)[:40]
+    shown = json.dumps(value)[:40] if path.suffix in (".jsonl", ".json") else repr(value)
     return f"{path}: line {_line(path, row)}: {name} must hold {kinds}, got {shown}"
 
 
