@@ -46,18 +46,12 @@ def shortened(done: int, whole: int, what: str) -> str | None:
 
 
 def compiled(function: Callable[P, R]) -> Callable[P, R]:
-    dispatcher = _jit(function, **_INLINED, no_cpython_wrapper=True)
-    if not _IS_PLAIN:
-        cast(Any, dispatcher).__class__ = _Inner
-    return dispatcher
+    return _inner(_jit(function, **_INLINED, no_cpython_wrapper=True))
 
 
 def compiled_apart(function: Callable[P, R]) -> Callable[P, R]:
     """As `compiled`, but called: for rare work, which would make the loop around it larger and slower if inlined."""
-    dispatcher: Callable[P, R] = nb.njit(**{**_CALLED, "_nrt": False, "no_cpython_wrapper": True})(function)
-    if isinstance(dispatcher, CPUDispatcher):
-        dispatcher.__class__ = _Inner
-    return dispatcher
+    return _inner(_jit(function, **_CALLED, _nrt=False, no_cpython_wrapper=True))
 
 
 def compiled_entry(function: Callable[P, R]) -> Callable[P, R]:
@@ -81,6 +75,12 @@ def inlined(function: Callable[P, R]) -> Callable[P, R]:
 def counting(function: Callable[P, R]) -> Callable[P, R]:
     """For loops over whole files."""
     return _jit(function, cache=True, nogil=True, boundscheck=False)
+
+
+def _inner(dispatcher: Callable[P, R]) -> Callable[P, R]:
+    if not _IS_PLAIN:
+        cast(Any, dispatcher).__class__ = _Inner
+    return dispatcher
 
 
 def _jit(function: Callable[P, R], **options: Any) -> Callable[P, R]:
