@@ -15,13 +15,12 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from specmargin.errors import InputError, needs_extra
-from specmargin.step import FloatArray
 
 if TYPE_CHECKING:
     import polars as pl
+
+    from specmargin.step import FloatArray
 
 TABLE_ENDINGS = (".csv", ".parquet")
 _OTHER_ENDINGS = frozenset(
@@ -190,6 +189,8 @@ def read_json_lines(path: Path, fault: type[InputError]) -> Columns:
 
 def as_numbers(values: Sequence[Any]) -> FloatArray:
     """NaN where there is none. Raises ValueError or TypeError for what is not a number."""
+    import numpy as np  # noqa: PLC0415 (help pages do without)
+
     return np.array([math.nan if value is None else float(value) for value in values], dtype=np.float64)
 
 
@@ -293,6 +294,8 @@ def write_columns(path: Path, columns: Mapping[str, Any], *, force: bool) -> Non
     if path.suffix.lower() == ".parquet":
         _write_parquet(path, dict(columns))
         return
+    import numpy as np  # noqa: PLC0415 (as above)
+
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(columns)
