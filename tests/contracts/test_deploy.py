@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,13 @@ def test_images_are_pinned() -> None:
     named += [SERVICES["vllm"]["build"]["args"]["IMAGE"]]
     assert len(named) > 5
     assert [image for image in named if not re.search(r":v?\d+\.\d+\.\d+", image)] == []
+
+
+def test_extras_exist() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    named = [name for text in DOCKERFILES.values() for name in re.findall(r"pip install .*\[(\w+)\]", text)]
+    assert len(named) == len(DOCKERFILES)
+    assert set(named) <= set(extras)
 
 
 def test_the_page_listens_where_the_image_says() -> None:

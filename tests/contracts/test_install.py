@@ -91,5 +91,6 @@ def test_readme_commands_after_readme_install(tmp_path: Path) -> None:
     }
     assert wrong == {}
     for (code, printed, _), shown in zip(ended.values(), commands.values(), strict=True):
-        assert code or shown in "\n".join(line.rstrip() for line in printed.splitlines())
+        if code == 0 and "specmargin[fast]" not in printed:  # it shortens what is simulated, and says so
+            assert shown in "\n".join(line.rstrip() for line in printed.splitlines())
     assert sum(code == 0 for code, _, _ in ended.values()) > 4, "the base install is meant to do most of this"
