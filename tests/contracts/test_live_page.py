@@ -101,7 +101,7 @@ def test_every_feature_is_listed() -> None:
     rows = _rows(PLUGIN, "Releases")
     assert list(rows) == [str(feature) for feature in Feature]
     for feature, row in rows.items():
-        assert row[0].strip("`") == str(STANDS_ON.get(Feature(feature), ""))
+        assert row[0].strip("`") == str(STANDS_ON.get(Feature(feature), "–"))
         assert all(row[1:])
     assert f"all {len(parts_list('vllm').parts)} parts found" in PLUGIN.replace("\n", " ")
 
