@@ -77,16 +77,17 @@ def plan_values(answers: Sequence[DrafterPlan]) -> dict[str, Any]:
     if best.service is not None and best.service_range is not None:
         values["service"] = best.service.values(*best.service_range, best.gpu_hour_price)
     if len(answers) > 1:
-        values["ranking"] = [
-            {
-                "drafter": entry.plan.scenario.drafter.name,
-                "mean_speedup": entry.mean_speedup,
-                "acceptance_source": str(entry.plan.scenario.survival.source),
-                "rows": [row_values(row, price) for row in entry.plan.rows],
-            }
-            for entry in answers
-        ]
+        values["ranking"] = [_ranked_values(entry) for entry in answers]
     return values
+
+
+def _ranked_values(entry: DrafterPlan) -> dict[str, Any]:
+    return {
+        "drafter": entry.plan.scenario.drafter.name,
+        "mean_speedup": entry.mean_speedup,
+        "acceptance_source": str(entry.plan.scenario.survival.source),
+        "rows": [row_values(row, entry.gpu_hour_price) for row in entry.plan.rows],
+    }
 
 
 def answer_text(best: DrafterPlan) -> str:
