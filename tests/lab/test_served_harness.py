@@ -6,6 +6,7 @@ import asyncio
 import json
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
@@ -56,13 +57,19 @@ def url() -> Iterator[str]:
     thread.join()
 
 
+def _sent(*arguments: Any, **options: Any) -> Any:
+    """In a thread of its own: a browser test of the same process may have left a running loop in this one."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(send_all, *arguments, **options).result()
+
+
 def test_tokens_are_counted_by_moment_and_what_is_left_at_the_end_is_aborted(url: str) -> None:
     planned = [
         Planned(at_seconds=0.0, prompt_tokens=3, output_tokens=4),
         Planned(at_seconds=0.1, prompt_tokens=3, output_tokens=1000),
         Planned(at_seconds=5.0, prompt_tokens=3, output_tokens=4),  # after the end: not sent
     ]
-    begun, (short, long) = send_all(url, "m", planned, vocabulary=9, seconds=1.0, seed="0")
+    begun, (short, long) = _sent(url, "m", planned, vocabulary=9, seconds=1.0, seed="0")
     assert (len(short.token_seconds), short.complete, short.failure) == (4, True, "")
     assert 5 < len(long.token_seconds) < 1000 and not long.complete and not long.failure
     assert long.token_seconds[0] == long.token_seconds[1]  # of one chunk
@@ -71,7 +78,7 @@ def test_tokens_are_counted_by_moment_and_what_is_left_at_the_end_is_aborted(url
 
 def test_an_unreachable_server_is_a_failure_of_the_request() -> None:
     planned = [Planned(at_seconds=0.0, prompt_tokens=3, output_tokens=4)]
-    _, (answer,) = send_all(f"http://127.0.0.1:{free_port()}", "m", planned, vocabulary=9, seconds=0.5, seed="0")
+    _, (answer,) = _sent(f"http://127.0.0.1:{free_port()}", "m", planned, vocabulary=9, seconds=0.5, seed="0")
     assert answer.failure and not answer.token_seconds
 
 

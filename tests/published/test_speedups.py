@@ -101,13 +101,13 @@ def test_every_loss_has_a_reason(judged: Judged) -> None:
 def test_prefill_leaves_little_to_gain(report: SpeedupReport) -> None:
     """S11's throughput: 2,048 tokens in, 64 out. Decoding alone would be predicted 1.3 to 1.5 times as fast.
 
-    0.81 to 1.03 were measured. At small batches prompts are still too cheap: 1.11 is predicted where 0.81 was measured.
-    The launch time of one slow host, which no longer prices them, hid that.
+    0.81 to 1.03 were measured. At small batches prompts are still too cheap: 1.12 is predicted where 0.81 was measured.
+    The launch time of one slow host, which no longer prices them, hid that. Scheduling ahead added 0.01.
     """
     rows = [row for row in report.predicted if row.point.source == "S11" and row.point.prefill_inside]
     assert len(rows) == 6
-    assert all(row.speedup <= 1.12 for row in rows)
-    assert sum(row.speedup <= 1.05 for row in rows) >= 4
+    assert all(row.speedup <= 1.13 for row in rows)
+    assert sum(row.speedup <= 1.06 for row in rows) >= 4
 
 
 def test_ranges_hold_what_they_promise(report: SpeedupReport, judged: Judged) -> None:

@@ -154,7 +154,7 @@ def test_lists() -> None:
 
 def test_a_device_file_is_printed_or_written(tmp_path: Path) -> None:
     text = run("gpus", "h20", "--template").out
-    assert text.startswith("# A device of your own. These are the figures of h20:")
+    assert text.startswith("# Your own GPU, with the figures of h20:")
     file = tmp_path / "mine.toml"
     assert run("gpus", "h20", "--template", "-o", str(file)).out == ""
     assert file.read_text() == text

@@ -95,8 +95,9 @@ def template(kind: str, name: str = "") -> str:
         )
     if kind == "model":
         return json.dumps(entries[chosen], indent=2, ensure_ascii=False) + "\n"
+    noun = "GPU" if kind == "gpu" else kind
     head = (
-        f"# Your own {kind}, with the figures of {chosen}: replace them, then: specmargin models --check FILE\n"
+        f"# Your own {noun}, with the figures of {chosen}: replace them, then: specmargin models --check FILE\n"
         f"# As ~/.config/specmargin/{FOLDERS[kind]}/NAME.toml it is found by its NAME.\n"
     )
     return head + _fields(kind, entries[chosen])

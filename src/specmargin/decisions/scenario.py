@@ -48,7 +48,7 @@ class Scenario:
         if longest is not None and self.context > longest:
             raise ScenarioError(
                 f"a context of {self.context:,.0f} tokens is beyond the {longest:,} of {self.architecture.name}; "
-                "give a shorter --context"
+                "give a shorter --context, --isl or --osl"
             )
         if not 0.0 < self.memory_utilization <= 1.0:
             raise ScenarioError(f"memory utilization must lie in 0..1, got {self.memory_utilization:g}")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import resource
 import subprocess
 import sys
@@ -150,8 +151,14 @@ def main(path: str) -> None:
     except SpecmarginError as error:
         print(json.dumps({"error": str(error)}))
     else:
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        print(json.dumps(read._asdict() | {"peak_bytes": peak}))
+        print(json.dumps(read._asdict() | {"peak_bytes": _peak_bytes()}))
+
+
+def _peak_bytes() -> int:
+    """Of this process. `ru_maxrss` would count the server that started it; 0 where the system does not say."""
+    status = Path("/proc/self/status")
+    found = re.search(r"VmHWM:\s+(\d+) kB", status.read_text()) if status.exists() else None
+    return 1024 * int(found.group(1)) if found else 0
 
 
 if __name__ == "__main__":
