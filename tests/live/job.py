@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,8 @@ def _run(job: dict[str, Any]) -> None:
     os.environ.update(job["environment"], VLLM_ENABLE_V1_MULTIPROCESSING="1" if job["multiprocess"] else "0")
     from vllm import LLM  # noqa: PLC0415
 
+    if job["without"]:
+        _lose(job["without"])
     engine = LLM(**job["engine"])
     if job["fault"]:
         _break(engine, job["fault"])
@@ -94,6 +97,17 @@ def _serve(engine: Any, job: dict[str, Any]) -> None:
 def _shut_down(engine: Any) -> None:
     core = engine.llm_engine.engine_core
     core.shutdown()
+
+
+def _lose(feature: str) -> None:
+    """As in a release that lacks a part of this feature."""
+    from specmargin.live import parts  # noqa: PLC0415
+
+    report = parts.check_installed("vllm")
+    part = next(part for part in report.listed.parts if part.feature == feature and not part.optional)
+    problems = (parts.Problem(part=part, why="is not there"),)
+    without = replace(report, release="9.9.0", problems=problems)
+    setattr(parts, "check_installed", lambda _: without)  # noqa: B010 (before anything imports it)
 
 
 def _break(engine: Any, fault: str) -> None:

@@ -85,20 +85,3 @@ def test_invalid_settings(
     assert "Traceback" not in result.log
     assert result.metric("specmargin_enabled") == 0.0
     assert result.fault("configuration") == 1
-
-
-def test_another_version_is_left_alone(run_engine: Run, plain: Result, tmp_path: Path) -> None:
-    """An unsupported version of vLLM: one error in the log, and nothing is patched."""
-    (tmp_path / "sitecustomize.py").write_text(
-        "import sys, importlib.abc\n"
-        "class Late(importlib.abc.MetaPathFinder):\n"
-        "    def find_spec(self, name, path, target=None):\n"
-        "        if name == 'specmargin.live.vllm.configuration':\n"
-        "            import vllm\n"
-        "            vllm.__version__ = '9.99.0'\n"
-        "sys.meta_path.insert(0, Late())\n"
-    )
-    result = run_engine({"mode": "observe"}, environment={"PYTHONPATH": str(tmp_path)})
-    assert result.tokens == plain.tokens
-    assert result.log.count("vLLM 9.99.0 is not supported") == 1
-    assert "SpecmarginScheduler" not in result.log

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+from collections.abc import Callable
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from specmargin.live.parts import Part, Use, check_installed, parts_list
+from tests.live.conftest import Result
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of PyTorch and vLLM, while they are imported
 
@@ -39,3 +42,32 @@ def _check(owner: Any, part: Part) -> None:
     elif part.use in (Use.READS, Use.WRITES) and dataclasses.is_dataclass(owner):
         fields = {field.name for field in dataclasses.fields(owner)}
         assert part.name in fields or hasattr(owner, part.name), part.title
+
+
+# --- engines of releases that lack a part ---
+
+Run = Callable[..., Result]
+
+
+def test_depths_are_chosen_without_the_gate(run_engine: Run, policy: Path) -> None:
+    result = run_engine({"mode": "adaptive", "policy": str(policy)}, without="gate")
+    assert "Specmargin: no gate: " in result.log
+    assert "mode adaptive; depth by learned acceptance; drafts are verified in full" in result.log
+    assert result.metric("specmargin_steps_total") > 0
+    assert result.metric("specmargin_faults_total") == 0
+
+
+def test_without_depth_control_it_only_observes(run_engine: Run, policy: Path) -> None:
+    result = run_engine({"mode": "adaptive", "policy": str(policy)}, without="depth")
+    assert "this is 9.9.0, " in result.log
+    assert "and the plug-in only observes" in result.log
+    assert "mode observe; no policy, so it only observes" in result.log
+    assert result.metric("specmargin_steps_total") > 0
+    assert result.metric("specmargin_faults_total") == 0
+
+
+def test_without_what_it_observes_by_it_is_inert(run_engine: Run, policy: Path) -> None:
+    result = run_engine({"mode": "adaptive", "policy": str(policy)}, without="observe")
+    assert "EngineArgs.create_engine_config(...) is not there; the plug-in does nothing" in result.log
+    assert "The server starts with the plug-in disabled." in result.log
+    assert result.metric("specmargin_enabled") == 0

@@ -24,6 +24,8 @@ _NOT_SHOWN = {
     "llamacpp": ("lengths of requests", "use of the KV cache", "clocks of the GPU"),
 }
 
+_PAGE_SECONDS = 20.0  # more than `watch` waits: a server that is asked about because it is slow may answer slowly
+
 #: As `answers/verb.py` has it.
 Progress = Callable[[str, int], AbstractContextManager[Callable[[int], None]]]
 
@@ -36,7 +38,7 @@ def observe_server(
     url: str, *, seconds: float = 10.0, progress: Progress = lambda *_: nullcontext(lambda _: None)
 ) -> Observation:
     """Raises `IdleError` if nothing ran, and an `EngineError` if the server restarted meanwhile."""
-    server = Server.from_address(url)
+    server = Server.from_address(url, timeout_seconds=_PAGE_SECONDS)
     readings = [read_engine(server)]
     with progress(f"reading {server.base}", _READINGS) as advance:
         for _ in range(_READINGS):
