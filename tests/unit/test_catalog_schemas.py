@@ -101,6 +101,6 @@ def test_a_template_is_the_entry_that_it_starts_from(kind: str, name: str) -> No
 
 def test_templates_without_a_name_are_examples() -> None:
     for kind in set(FOLDERS) - {"model"}:
-        assert re.match(rf"# Your own {kind}, with the figures of ", template(kind))
+        assert re.match(rf"# Your own {kind}, with the figures of ", template(kind), re.IGNORECASE)
     with pytest.raises(CatalogError, match=r"no bundled drafter 'eagle:qwen3-30b'; nearest: .*eagle:qwen3-30b-a3b"):
         template("drafter", "eagle:qwen3-30b")
