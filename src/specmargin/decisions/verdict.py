@@ -112,14 +112,18 @@ def _steps(plan: Plan) -> dict[str, Any]:
             merged[-1]["last"] = last
         else:
             merged.append({"last": last, "depth": depth})
-    later = [step["depth"] for step in merged[1:]]
     merged = [step | {"alone": step["last"] == 1} for step in merged]
+    most = max((step["depth"] for step in merged), default=0)
+    deepest = max((index for index, step in enumerate(merged) if step["depth"] == most), default=0)  # the last so deep
+    least = min((step["depth"] for step in merged[: deepest + 1]), default=0)
     return {
         "cut": len(merged) > LONG_STEPS,
-        "returns": bool(later) and max(later) == merged[0]["depth"],  # to its first depth
-        "first_step": say("step", PHRASES, {"first": True} | merged[0]) if merged else None,
-        "least": min(later, default=0),
-        "most": max(later, default=0),
+        "rises": least < most,
+        "falls": deepest + 1 < len(merged),
+        "least": least,
+        "most": most,
+        "deepest_step": say("step", PHRASES, {"first": True} | merged[deepest]) if merged else None,
+        "last_deepest": merged[deepest]["last"] if merged else 0,
         "every_step": listed("step", merged, PHRASES, between=""),
     }
 

@@ -38,9 +38,10 @@ function steps(plan, phrases, long) {
     else merged.push({ last, depth });
   }
   merged.forEach((step) => { step.alone = step.last === 1; });
-  const later = merged.slice(1).map(({ depth }) => depth);
+  const most = Math.max(...merged.map(({ depth }) => depth)), deepest = merged.findLastIndex(({ depth }) => depth === most);
+  const least = Math.min(...merged.slice(0, deepest + 1).map(({ depth }) => depth)), step = merged[deepest];
   return {
-    cut: merged.length > long, returns: Math.max(...later) === merged[0].depth, first_step: say("step", phrases, { first: true, ...merged[0] }), least: Math.min(...later), most: Math.max(...later),
-    every_step: listed("step", merged, phrases, ""),
+    cut: merged.length > long, rises: least < most, falls: deepest + 1 < merged.length, least, most,
+    deepest_step: say("step", phrases, { first: true, ...step }), last_deepest: step.last, every_step: listed("step", merged, phrases, ""),
   };
 }
