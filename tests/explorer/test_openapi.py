@@ -17,6 +17,7 @@ EXAMPLES = {
     "/api/coverage": 15,
     "/api/duel": 15,
     "/api/alternatives/{field}": 8,
+    "/api/fixes": 8,
     "/api/story": 15,
     "/api/figures/{name}.{ending}": 15,
     "/api/report/progress": 15,

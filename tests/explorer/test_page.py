@@ -140,9 +140,7 @@ def test_a_number_of_gpus_that_the_reader_chose_is_kept(open_page: Open) -> None
         ("batch=many&prices=laws", "Ignored in this link: Batch must be a whole number, got 'many'. Using 16."),
         ("gpu=h20O&prices=laws", "Ignored in this link: GPU: 'h20O' is not a bundled GPU"),
         ("context=-3&prices=laws", "Ignored in this link: Context must be at least 0, got -3. Using 1024."),
-        ("model=upload:0123456789abcdef", "Showing the default scenario instead."),
-        ("model=llama-3.1-8b&routing=uniform:x&prices=laws", "Showing llama-3.1-8b on h200 with defaults instead."),
-        ("concurrency=4&qps=2&prices=laws", "Give one load"),
+        ("concurrency=4&qps=2&prices=laws", "Ignored in this link: Give one load"),
         ("prices=laws&vs=gpu%3Dnothing", "The comparison in this link is left out."),
     ],
 )
@@ -151,6 +149,26 @@ def test_bad_links_fall_back_and_say_so(open_page: Open, address: str, said: str
     assert said in page.inner_text("#notices")
     assert "NaN" not in page.inner_text("body") and "--" not in page.inner_text("#notices")
     assert page.inner_text("#line").startswith(("Yes: ", "Only up to batch 161: "))
+
+
+@pytest.mark.parametrize(
+    ("address", "said", "offer"),
+    [
+        ("model=upload:0123456789abcdef", "drop it on the page again", None),
+        ("model=llama-3.1-8b&routing=uniform:x&prices=laws", "uniform", "Without routing profile"),
+    ],
+)
+def test_a_link_without_an_answer_shows_no_other_scenario(
+    open_page: Open, address: str, said: str, offer: str | None
+) -> None:
+    page = open_page(f"/?{address}", expect="Failed to load resource")
+    page.wait_for_selector("#error:not([hidden])")
+    assert said in page.inner_text("#error") and page.inner_text("#line").startswith("No answer for ")
+    assert page.url.endswith(address) and not page.is_visible("#verdict")
+    if offer is not None:
+        page.click(f"#fixes button:has-text('{offer}')")
+        answered(page)
+        assert page.inner_text("#subject").startswith("llama-3.1-8b on h200")
 
 
 # --- controls ---

@@ -344,10 +344,28 @@ def test_a_reader_moves_the_controls_and_sends_the_link(visit: Open, served: str
     page.wait_for_function("() => document.querySelector('#flags').textContent.includes('--speculative-num-steps')")
     page.select_option("select[name=model]", "qwen3-8b")
     page.wait_for_function("() => document.querySelector('#subject').textContent.startsWith('qwen3-8b')")
-    assert page.url == f"{served}qwen3-8b/?engine=sglang"
+    assert page.url == f"{served}qwen3-8b/?engine=sglang&acceptance=0.50"
     again = answered(visit(page.url.removeprefix(served)))
     assert again.inner_text("#line") == page.inner_text("#line")
     assert again.inner_text("#flags") == page.inner_text("#flags")
+
+
+def test_back_and_forward_lead_through_the_folders_of_models(visit: Open, served: str) -> None:
+    page = answered(visit("?engine=sglang"))
+    first = page.inner_text("#line")
+    page.select_option("select[name=model]", "qwen3-8b")
+    page.wait_for_selector("#subject:has-text('qwen3-8b')")
+    page.select_option("select[name=model]", "qwen3.6-35b-a3b")
+    page.wait_for_selector("#subject:has-text('qwen3.6-35b-a3b')")
+    page.go_back()
+    page.wait_for_selector("#subject:has-text('qwen3-8b')")
+    assert page.url == f"{served}qwen3-8b/?engine=sglang"
+    page.go_back()
+    page.wait_for_function("(line) => document.querySelector('#line').textContent === line", arg=first)
+    page.go_forward()
+    page.wait_for_selector("#subject:has-text('qwen3-8b')")
+    page.reload()
+    page.wait_for_selector("#subject:has-text('qwen3-8b')")
 
 
 def test_controls_outside_the_grid_are_gone(visit: Open) -> None:
@@ -362,10 +380,16 @@ def test_controls_outside_the_grid_are_gone(visit: Open) -> None:
     assert page.get_attribute("#context", "min") == "9"
 
 
-def test_what_the_site_lacks_is_refused_in_one_sentence(visit: Open) -> None:
-    page = answered(visit("?gpu=b200"))  # not built for the first model
-    page.wait_for_selector("#notices:not([hidden])")
-    assert "too large for b200" in page.inner_text("#notices")
+def test_what_the_site_lacks_is_refused_in_one_sentence(visit: Open, served: str) -> None:
+    page = visit("?gpu=b200")  # not built for the first model
+    page.wait_for_selector("#fixes button")
+    assert "too large for b200" in page.inner_text("#error") and page.url == f"{served}?gpu=b200"
+    assert page.inner_text("#line") == "No answer for qwen3.6-35b-a3b on b200" and not page.is_visible("#verdict")
+    page.click("#fixes button:has-text('H200')")
+    answered(page)
+    page.go_back()
+    page.wait_for_selector("#line:has-text('No answer')")
+    assert page.url == f"{served}?gpu=b200"
     typo = answered(visit("?acceptance=much&engine=vlm"))
     typo.wait_for_selector("#notices:not([hidden])")
     assert "vlm" in typo.inner_text("#notices")

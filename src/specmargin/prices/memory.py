@@ -80,7 +80,7 @@ def budget(
     )
     if memory.free_bytes <= 0:
         need = memory.weight_bytes + memory.drafter_bytes
-        target, advice = architecture.name, _advice(layout, need, memory.usable_bytes)
+        target, advice = architecture.name, _advice(layout, device, need, memory.usable_bytes)
         if memory.weight_bytes < memory.usable_bytes:
             target, advice = f"{drafter} beside {target}", advice.replace("--weights", "--draft-weights")
         raise ParallelismError(
@@ -91,9 +91,10 @@ def budget(
     return memory
 
 
-def _advice(layout: Layout, need: float, usable: float) -> str:
+def _advice(layout: Layout, device: Device, need: float, usable: float) -> str:
+    most = 72 if device.fabric.network_bytes_per_second is not None else device.fabric.gpus_per_node
     for gpus in (2, 4, 8, 16, 32, 64, 72):
-        if gpus > layout.gpus and need * layout.gpus / gpus < usable * 0.9:
+        if layout.gpus < gpus <= most and need * layout.gpus / gpus < usable * 0.9:
             return f"try --gpus {gpus}, or smaller --weights"
     return "try smaller --weights or a larger GPU"
 

@@ -223,12 +223,16 @@ def refuse_files(verb: Verb[Any, Any], given: Iterable[str]) -> None:
             raise InputError(f"{field} may name a file, which this server does not read; use the command line")
 
 
+class ComparedError(InputError):
+    """A compared scenario of a link: the field `vs`."""
+
+
 def read_query(text: str) -> Query:
     """A compared scenario, as the address has it: `gpu=b200&drafter=eagle`."""
     try:
         return Query.model_validate(dict(parse_qsl(text, max_num_fields=100)))
     except ValueError as error:
-        raise InputError(f"a compared scenario of the link: {first_complaint(error, name=title)}") from None
+        raise ComparedError(f"a compared scenario of the link: {first_complaint(error, name=title)}") from None
 
 
 class ComparedQuery(Query):

@@ -30,9 +30,12 @@ from specmargin.errors import InputError
 from specmargin.files import csv_text
 from specmargin.schema import complaint
 from specmargin.show.explorer import choices, compare, gallery, report, story
+from specmargin.show.explorer.fixes import Fix, fixes
 from specmargin.show.explorer.guard import Guard
 from specmargin.show.explorer.jobs import Jobs
 from specmargin.show.explorer.schema import (
+    ComparedError,
+    ComparedQuery,
     Failure,
     FigureQuery,
     JobId,
@@ -113,7 +116,8 @@ def _warm_up() -> None:
 def _errors(app: FastAPI) -> None:
     @app.exception_handler(InputError)
     async def refused(_: Request, error: InputError) -> Response:
-        return _failure(413 if isinstance(error, TooLargeError) else 400, page_words(str(error)))
+        field = "vs" if isinstance(error, ComparedError) else None
+        return _failure(413 if isinstance(error, TooLargeError) else 400, page_words(str(error)), field)
 
     @app.exception_handler(RequestValidationError)
     async def invalid(_: Request, error: RequestValidationError) -> Response:
@@ -218,8 +222,7 @@ def _numbers(app: FastAPI, uploads: Uploads) -> None:
         A scenario that cannot be priced is not an HTTP error: `refused` says why, `gpus` how many GPUs would suffice.
         """
         began = time.perf_counter()
-        queries: list[Query] = [query, *(read_query(text) for text in query.vs)]
-        views = [view_of(each, uploads) for each in queries]
+        queries, views = _side_by_side(query, uploads)
         answers = [_answered(each) for each in views]
         drafters = [each["plan"]["drafter"] if "plan" in each else None for each in answers]
         for answer, label in zip(answers, compare.labels(queries, drafters), strict=True):
@@ -235,6 +238,11 @@ def _numbers(app: FastAPI, uploads: Uploads) -> None:
     def alternatives(field: compare.Alternatives, query: PageQuery) -> list[str]:
         """Drafters that this model has, or GPUs that the scenario fits on."""
         return compare.alternatives(view_of(query, uploads), field)
+
+    @app.get("/api/fixes")
+    def possible(query: PageQuery) -> list[Fix]:
+        """Changes, each tried, with which a refused scenario can be answered: fields and their values."""
+        return fixes(view_of(query, uploads))
 
     @app.get("/api/story")
     def paragraphs(query: PageQuery) -> Response:
@@ -261,6 +269,15 @@ def _endpoint(verb: Verb[Any, Any], uploads: Uploads) -> Callable[..., dict[str,
 
     answer.__annotations__["query"] = Annotated[query_of(verb), InQuery()]
     return answer
+
+
+def _side_by_side(query: ComparedQuery, uploads: Uploads) -> tuple[list[Query], list[View]]:
+    """The scenario of the address, then those that it is compared with."""
+    first, others = view_of(query, uploads), [read_query(text) for text in query.vs]
+    try:
+        return [query, *others], [first, *(view_of(each, uploads) for each in others)]
+    except InputError as error:  # a file that is not here
+        raise ComparedError(str(error)) from None
 
 
 def _answered(view: View) -> dict[str, Any]:
@@ -310,8 +327,7 @@ def _downloads(app: FastAPI, uploads: Uploads) -> None:
         known = (*gallery.GALLERY, *OVERLAYS)
         if name not in known:
             raise HTTPException(404, f"no figure {name!r}; known: {', '.join(known)}")
-        queries: list[Query] = [query, *(read_query(text) for text in query.vs)]
-        views = [view_of(each, uploads) for each in queries]
+        queries, views = _side_by_side(query, uploads)
         drafters = [each.scenario.drafter.name for each in views]
         drawn = _drawn(name, views, compare.labels(queries, drafters))
         if ending == "csv":

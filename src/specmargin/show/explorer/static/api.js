@@ -30,6 +30,9 @@ export function answer([state, ...others], { show = [], have = [] } = {}) {
   return ask("api/view", query(state, { show: show.join(","), have: have.join("|"), vs: others.map((one) => query(one)) }));
 }
 
+// Changes, { text, changes }, with which a refused scenario can be answered; none where even they are refused.
+export const fixes = (state) => ask("api/fixes", query(state)).catch(() => []);
+
 export const alternatives = (state, field) => ask(`api/alternatives/${field}`, query(state));
 
 export function links(state, others = []) {

@@ -10,8 +10,8 @@ import { byId, complain, element, oneAtATime, underWay } from "./dom.js";
 import { DEFAULTS } from "./fields.js";
 import { onDrop, send } from "./files.js";
 import * as glossary from "./glossary.js";
-import { recover, restoreCount, tellNotices } from "./refusals.js";
-import { comparison, MOST_COMPARED, parse, remember, together } from "./state.js";
+import { clearRefusal, offer, recover, restoreCount, showRefused, tellNotices } from "./refusals.js";
+import { comparison, MOST_COMPARED, parse, recalled, remember, together } from "./state.js";
 import * as verdict from "./verdict.js";
 
 const { Refused } = api;
@@ -21,6 +21,9 @@ let catalog = null;
 let lastGood = null; // the state shown, restored when the server refuses a new one
 let began = 0;
 let lastMoved = null;
+let refused = null; // the stamp of the state shown refused: it is not asked for again
+let arrived = true; // by a link or through the history, not by a control
+let entry = "replace"; // how the next answer enters the browser's history: see `remember`
 
 const stamp = () => JSON.stringify([state, compared, document.documentElement.dataset.theme]);
 const wanted = (slow) => [...cards.cards().values()]
@@ -38,6 +41,7 @@ const refresh = oneAtATime(async () => {
 
 async function round(slow) {
   const now = stamp();
+  if (now === refused) return false;
   const isNew = now !== lastGood?.stamp;
   const names = wanted(slow).slice(0, slow ? 1 : undefined);
   if (!slow && isNew) cards.askAgain();
@@ -61,8 +65,11 @@ async function round(slow) {
 
 function showAnswers(answers, now) {
   const [current] = answers;
-  lastGood = { stamp: now, state: { ...state }, compared, here: current.here };
+  lastGood = { stamp: now, state: { ...state }, compared, here: current.here, service: current.plan.service };
   complain(null);
+  clearRefusal();
+  refused = null;
+  record();
   verdict.show(current, state);
   compare.show(answers, compared, { remove, take: edit });
   controls.show(state, catalog, current.here);
@@ -82,18 +89,37 @@ function measured(seconds) {
 
 async function refuse(error) {
   if (!(error instanceof Refused)) throw error;
-  const next = recover(error, { state, compared, lastGood, lastMoved });
+  const next = recover(error, { state, compared, lastGood, lastMoved: arrived ? null : lastMoved });
   if (next) {
-    if (next.hint) controls.hint(next.hint);
-    await go(next.state, next.compared);
+    if (next.hint) controls.hint(next.hint, true);
+    ({ state, compared } = next);
+    await refresh();
     return;
   }
+  const asked = { ...state };
   complain(error.message);
-  if (!lastGood) { byId("line").textContent = "No answer"; return; }
-  ({ state, compared } = lastGood); // restore the controls to the state shown
-  state = { ...state };
-  remember(state, compared);
-  controls.show(state, catalog, lastGood.here);
+  if (lastGood && !arrived) {
+    ({ state, compared } = lastGood); // restore the controls to the state shown
+    state = { ...state };
+  } else {
+    lastGood = null;
+    refused = stamp();
+    showRefused(`${state.model} on ${state.gpus === "1" ? "" : `${state.gpus} × `}${state.gpu}`);
+    record(entry === "replace"); // a link keeps its address
+  }
+  if (!catalog) return;
+  controls.show(state, catalog, lastGood?.here);
+  const now = stamp();
+  offer([]);
+  const possible = await api.fixes(asked);
+  if (now === stamp()) offer(possible, (changes) => go({ ...asked, ...changes }));
+}
+
+// The state that is shown enters the browser's history.
+function record(kept = false) {
+  remember(state, compared, entry, kept);
+  entry = "replace";
+  arrived = false;
 }
 
 function links(name) {
@@ -106,12 +132,13 @@ function links(name) {
 
 // --- user actions ---
 
-// Not awaited by its callers: a call while another runs is merged into it.
-function go(next, nextCompared = compared) {
+// Not awaited by its callers: a call while another runs is merged into it. `as`: of `remember`.
+function go(next, nextCompared = compared, as = "push") {
   began = performance.now();
   state = next;
   compared = nextCompared;
-  remember(state, compared);
+  entry = as;
+  arrived = as === "replace";
   return refresh();
 }
 
@@ -137,7 +164,7 @@ async function keepAll(field, changes) {
     keep(names.filter((name) => name !== current).map((name) => ({ ...state, [field]: name, ...changes })));
     if (names.length <= 1) byId("compare-note").textContent = "There is no other one.";
   } catch (error) {
-    await refuse(error);
+    tell(error);
   }
 }
 
@@ -152,8 +179,14 @@ async function take(files) {
     controls.hint(uploads.map((file) => file.summary).join("; "));
     await go(next);
   } catch (error) {
-    await refuse(error);
+    tell(error);
   }
+}
+
+// Nothing else changes.
+function tell(error) {
+  if (!(error instanceof Refused)) throw error;
+  complain(error.message);
 }
 
 async function copy(text, confirmation) {
@@ -179,10 +212,10 @@ function startOver() {
 function wire() {
   controls.onChange((target) => {
     lastMoved = target.name || target.id;
-    controls.hint("");
     tellNotices([]);
-    const next = controls.changed(target, state, catalog);
-    go(["model", "gpu"].includes(lastMoved) ? restoreCount(next) : next);
+    const next = controls.changed(target, state, catalog, lastGood?.service);
+    controls.hint(controls.dropped(state, next, lastMoved));
+    go(["model", "gpu"].includes(lastMoved) ? restoreCount(next) : next, compared, target.type === "range" ? lastMoved : "push");
     controls.show(state, catalog, lastGood?.here);
   });
   controls.drawer();
@@ -200,7 +233,12 @@ function wire() {
   byId("clear").addEventListener("click", () => { byId("compare-note").textContent = ""; go(state, { others: [], linked: true }); });
   byId("reset").addEventListener("click", startOver);
   document.documentElement.addEventListener("themechange", refresh);
-  addEventListener("popstate", () => { state = parse(location.search); compared = comparison(location.search); refresh(); });
+  addEventListener("popstate", (event) => {
+    tellNotices([]);
+    controls.hint("");
+    go(...recalled(event.state), "replace");
+    controls.show(state, catalog, lastGood?.here);
+  });
 }
 
 async function start() {

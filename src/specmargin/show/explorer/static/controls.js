@@ -4,6 +4,7 @@ import { byId, COUNTS, element, enginesOf, fill, gpuGroups, modelGroups } from "
 import { DEFAULTS } from "./fields.js";
 import { uploaded } from "./files.js";
 import * as loads from "./loads.js";
+import { isAnyDrafters, ofOtherModel } from "./state.js";
 
 const form = byId("controls");
 const named = (name) => form.elements[name];
@@ -88,10 +89,18 @@ function showRouting(state, catalog, markedRow) {
   for (const name of ["routing", "layer"]) named(name).closest("label").hidden = markedRow ? markedRow.experts === null : false;
 }
 
+// What a change dropped, in one sentence; "" for nothing.
+const DROPPABLE = { acceptance: "acceptance", drafter: "drafter", routing: "routing profile" };
+export function dropped(before, after, moved) {
+  const gone = Object.keys(DROPPABLE).filter((name) => name !== moved && before[name] && !after[name]);
+  const shown = gone.map((name) => `${DROPPABLE[name]} ${before[name].startsWith("upload:") ? "of your file" : before[name]}`);
+  return gone.length ? `Back to the default: ${shown.join(", ")} (chosen for the ${moved} before).` : "";
+}
+
 // The state with the value of the changed control; null if there is nothing to ask yet.
-export function changed(target, state, catalog) {
+export function changed(target, state, catalog, service) {
   const { id, name, value } = target;
-  const next = { ...state, ...loads.changes(target) };
+  const next = { ...state, ...loads.changes(target, state, service) };
   if (id === "alpha") next.acceptance = Number(value).toFixed(2);
   else if (id === "typed") next.acceptance = value.replace(/[\s;]+/g, ",").replace(/,+/g, ",").replace(/^,|,$/g, "");
   else if (id === "length" || id === "length-depth") next.acceptance = `length:${byId("length").value}@${byId("length-depth").value}`;
@@ -101,8 +110,8 @@ export function changed(target, state, catalog) {
     next.acceptance = "";
   } else if (name) next[name] = value || (DEFAULTS[name] ?? "");
   if (name === "acceptance" && value !== "typed" && value !== "length") typing = null;
-  if (name === "model") Object.assign(next, { drafter: "", routing: "", layer: "", acceptance: "" });
-  if (name === "drafter") next.acceptance = next.acceptance?.startsWith("upload:") ? next.acceptance : "";
+  if (name === "model") Object.assign(next, ofOtherModel(next));
+  if (name === "drafter") next.acceptance = isAnyDrafters(next.acceptance) ? next.acceptance : "";
   if (name === "gpu" && !enginesOf(catalog, value).some((e) => e.name === next.engine)) next.engine = ""; // its default
   if (name === "gpus" && value === "1") next.parallel = "tp";
   return next;
@@ -115,7 +124,11 @@ export function onChange(take) {
   form.addEventListener("change", (event) => { if (slow(event)) take(event.target); });
 }
 
-export function hint(text) { byId("model-hint").replaceChildren(...(text ? [element("span", {}, text)] : [])); }
+// `more`: after what is said already.
+export function hint(text, more = false) {
+  const said = more ? [...byId("model-hint").children] : [];
+  byId("model-hint").replaceChildren(...said, ...(text ? [element("span", {}, text)] : []));
+}
 
 // On a phone the form is a drawer over the page.
 export function drawer() {

@@ -87,4 +87,4 @@ export function enginesOf(catalog, gpu) {
   return catalog.engines.filter((engine) => !runs || runs.includes(engine.name));
 }
 
-export const COUNTS = ["1", "2", "4", "8", "16", "32"].map((n) => [n, n]);
+export const COUNTS = ["1", "2", "4", "8", "16", "32", "64"].map((n) => [n, n]);

@@ -10,7 +10,8 @@ const PRESETS = {
   batch: { title: "Batch: 1,000 in, 1,000 out, 256 requests", concurrency: "256", isl: "1000", osl: "1000" },
   long: { title: "Long context: 64,000 in, 1,000 out, 4 requests", concurrency: "4", isl: "64000", osl: "1000" },
 };
-const FIRST = { concurrency: "32", qps: "2" }; // when a way to give the load is chosen
+const FIRST = { concurrency: "32", qps: "2" }; // when a way to give the load is chosen, and no answer says what can be served
+const SHARE = 0.8; // of the rate that the concurrent requests of the last answer reach without speculation
 
 export function show(state, markedRow) {
   const mode = modeOf(state);
@@ -32,11 +33,19 @@ export function show(state, markedRow) {
   byId("context").setAttribute("aria-valuetext", `${tokens} tokens`);
 }
 
+// The same load given the other way, so that a rate is one that the engine can serve: `service` is that of the last answer.
+function sameLoad(mode, { osl }, service) {
+  const plain = service?.plain;
+  if (mode === "qps" && service?.concurrency && plain) return String(Number(((SHARE * plain.tokens_per_second) / Number(osl)).toPrecision(2)));
+  if (mode === "concurrency" && service?.qps && plain) return String(Math.max(Math.round(plain.sequences), 1));
+  return FIRST[mode];
+}
+
 // The changes of the state by a control of the load; null for other controls.
-export function changes({ id, value }) {
+export function changes({ id, value }, state, service) {
   if (id === "batch") return { batch: String(BATCHES[Number(value)]) };
   if (id === "context") return { context: String(contextOf(value)) };
-  if (id === "mode") return { concurrency: "", qps: "", ...(FIRST[value] ? { [value]: FIRST[value] } : {}) };
+  if (id === "mode") return { concurrency: "", qps: "", ...(FIRST[value] ? { [value]: sameLoad(value, state, service) } : {}) };
   if (id !== "preset") return null;
   const { concurrency = "", isl, osl } = PRESETS[value] ?? {};
   return { concurrency, qps: "", ...(isl ? { isl, osl } : {}) };

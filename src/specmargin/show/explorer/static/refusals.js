@@ -1,4 +1,4 @@
-// What happens when a scenario is refused: the state to show instead, and what the reader is told.
+// What happens when a scenario is refused: the state to show instead, or what would be answered, each one click away.
 
 import { byId, element } from "./dom.js";
 import { DEFAULTS } from "./fields.js";
@@ -19,29 +19,47 @@ export function restoreCount(state) {
   return own.gpus === "1" ? { ...own, parallel: "tp" } : own;
 }
 
-// Another state to try, or null: then what was shown stays.
+// Another state to try, or null: the scenario is refused. `lastMoved`: the control that was moved, null for a link.
 export function recover(error, { state, compared, lastGood, lastMoved }) {
-  if (error.gpus && lastMoved !== "gpus") { // a larger model: choose as many GPUs as it needs
+  if (error.gpus && lastMoved && lastMoved !== "gpus") { // a larger model: choose as many GPUs as it needs
     raised = { from: raised?.from ?? state.gpus, to: String(error.gpus) };
     const hint = `Too large for ${state.gpus} × ${state.gpu}: set to ${error.gpus} GPUs.`;
     return { state: { ...state, gpus: String(error.gpus) }, compared, hint };
   }
   if (lastGood) return null;
-  if (error.field && state[error.field] !== undefined && state[error.field] !== (DEFAULTS[error.field] ?? "")) {
-    const instead = DEFAULTS[error.field];
-    tellNotices([...notices, `Ignored in this link: ${sentence(error.message)} ${instead ? `Using ${instead}.` : "Using the default."}`]);
-    return { state: { ...state, [error.field]: instead ?? "" }, compared };
-  }
-  if (compared.others.length) {
+  if (error.field === "vs") {
     tellNotices([...notices, `The comparison in this link is left out. ${sentence(error.message)}`]);
     return { state, compared: { ...compared, others: [] } };
   }
-  const bare = { ...DEFAULTS, model: state.model, gpu: state.gpu, gpus: state.gpus };
-  const next = [bare, { ...DEFAULTS }].find((one) => Object.keys({ ...one, ...state }).some((name) => (one[name] ?? "") !== (state[name] ?? "")));
-  if (!next) return null;
-  const shown = next === bare ? `${bare.model} on ${bare.gpu} with defaults` : "the default scenario";
-  tellNotices([...notices, `This link cannot be shown. ${sentence(error.message)} Showing ${shown} instead.`]);
-  return { state: next, compared };
+  const field = error.field ?? (state.concurrency && state.qps ? "qps" : null); // two loads: the first counts
+  if (field && state[field] !== undefined && state[field] !== (DEFAULTS[field] ?? "")) {
+    const instead = DEFAULTS[field];
+    tellNotices([...notices, `Ignored in this link: ${sentence(error.message)} ${instead ? `Using ${instead}.` : "Using the default."}`]);
+    return { state: { ...state, [field]: instead ?? "" }, compared };
+  }
+  return null;
+}
+
+// The scenario itself, without an answer. What is below the line belongs to answers.
+export function showRefused(subject) {
+  document.body.classList.add("refused");
+  byId("answer").dataset.says = "refused";
+  byId("line").textContent = `No answer for ${subject}`;
+}
+
+export function clearRefusal() {
+  document.body.classList.remove("refused");
+  offer([]);
+}
+
+// `fixes`: { text, changes }; `take(changes)` answers the scenario with them.
+export function offer(fixes, take) {
+  byId("fixes").hidden = !fixes.length;
+  byId("fixes").replaceChildren(...(fixes.length ? [element("span", {}, "What can be answered:")] : []), ...fixes.map(({ text, changes }) => {
+    const button = element("button", { type: "button" }, text);
+    button.addEventListener("click", () => take(changes));
+    return button;
+  }));
 }
 
 const sentence = (text) => `${text[0].toUpperCase()}${text.slice(1)}${/[.!?]$/.test(text) ? "" : "."}`;

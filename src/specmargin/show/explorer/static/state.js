@@ -43,10 +43,30 @@ export function address(state, { others, linked }) {
   return text ? `?${text}` : location.pathname;
 }
 
-export function remember(state, compared = { others: [], linked: true }) {
-  history.replaceState(null, "", address(state, compared));
+// `as`: "replace", "push", or the name of a slider, whose moves in a row are one entry of the browser's history.
+// `kept`: the address stays as it is, such as that of a link that cannot be answered.
+export function remember(state, compared = { others: [], linked: true }, as = "replace", kept = false) {
+  const known = { state, compared, moved: as };
+  const replaces = as === "replace" || (as !== "push" && history.state?.moved === as);
+  if (kept) history.replaceState(known, "");
+  else if (replaces) history.replaceState(known, "", address(state, compared));
+  else history.pushState(known, "", address(state, compared));
+}
+
+// The scenario and the comparison of an entry of the history; of the address for an entry that the page did not make.
+export function recalled(known) {
+  if (known?.state) return [{ ...known.state }, known.compared];
+  return [parse(location.search), comparison(location.search)];
 }
 
 export const modeOf = (state) => (state.concurrency ? "concurrency" : state.qps ? "qps" : "batch");
 export const contextOf = (power) => Math.round(2 ** Number(power));
 export const powerOf = (tokens) => Math.round(Math.log2(Math.max(Number(tokens) || 1, 1)) * 2) / 2;
+
+// A number, a curve, a length or the reader's own file may be any drafter's acceptance; a bundled curve is one drafter's.
+export const isAnyDrafters = (acceptance = "") => /^([\d.]|length:|accepted:|upload:)/.test(acceptance);
+
+// What belongs to one model goes with it: its drafter and routing, and measured acceptance, but not what the reader typed.
+export function ofOtherModel({ acceptance = "" }) {
+  return { drafter: "", routing: "", layer: "", acceptance: isAnyDrafters(acceptance) && !acceptance.startsWith("upload:") ? acceptance : "" };
+}

@@ -3,7 +3,7 @@
 import { answer, ask, catalog as readCatalog, Refused } from "./api.js";
 import { draw, load, useThemes } from "./charts.js";
 import { byId, complain, COUNTS, element, fill, gpuGroups, modelGroups, oneAtATime, underWay } from "./dom.js";
-import { BATCHES, parse, query, remember } from "./state.js";
+import { BATCHES, ofOtherModel, parse, query, remember } from "./state.js";
 
 let state = parse(location.search);
 let catalog = null;
@@ -69,7 +69,7 @@ function showControls() {
 form.addEventListener("input", ({ target }) => {
   if (target.id === "batch") state.batch = String(BATCHES[Number(target.value)]);
   else state[target.name] = target.value;
-  if (target.name === "model") Object.assign(state, { drafter: "", routing: "", acceptance: "", layer: "" });
+  if (target.name === "model") Object.assign(state, ofOtherModel(state));
   remember(state);
   showControls();
   refresh();

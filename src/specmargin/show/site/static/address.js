@@ -8,17 +8,18 @@ export function folderModel(models) {
 }
 
 export function keepFolders(models, standing) {
-  const replace = history.replaceState.bind(history);
-  history.replaceState = (data, title, address) => {
-    const asked = new URL(address ?? location.href, location.href), model = asked.searchParams.get("model") ?? standing;
-    if (!models.includes(model)) return replace(data, title, address);
+  const inFolder = (write) => (data, title, address) => {
+    if (!address) return write(data, title);
+    const asked = new URL(address, location.href), model = asked.searchParams.get("model") ?? standing;
+    if (!models.includes(model)) return write(data, title, address);
     asked.searchParams.delete("model");
     const others = asked.searchParams.getAll("vs"); // the default model of a page is that of its folder: name it
     asked.searchParams.delete("vs");
     for (const other of others) asked.searchParams.append("vs", /(^|&)model=/.test(other) ? other : `model=${encodeURIComponent(standing)}&${other}`);
     const rest = asked.searchParams.toString();
-    return replace(data, title, new URL(`${encodeURIComponent(model)}/${rest ? `?${rest}` : ""}`, ROOT));
+    return write(data, title, new URL(`${encodeURIComponent(model)}/${rest ? `?${rest}` : ""}`, ROOT));
   };
+  for (const way of ["replaceState", "pushState"]) history[way] = inFolder(history[way].bind(history));
   // The pages have a <base>, against which a bare fragment would lead to another page.
   document.addEventListener("click", (event) => {
     const link = event.target.closest?.('a[href^="#"]'), target = link && document.getElementById(link.hash.slice(1));

@@ -46,7 +46,7 @@ async function cellOf(state) {
     if ((state[field] || field !== "engine") && !offered.includes(state[field])) throw new Refused(`This site has no ${field} "${state[field]}"; it has ${names(offered)}.`, field);
   }
   const key = keyOf(known, state.gpu, state);
-  if (refused[key]) throw new Refused(refused[key], "gpu");
+  if (refused[key]) throw new Refused(refused[key]);
   return { ...(await fetched(`data/${key}.json`, "json")), key };
 }
 
@@ -103,6 +103,16 @@ export async function answer(states, { show = [], have = [] } = {}) {
     answers, seconds: (performance.now() - began) / 1e3,
     figures: figures.map((figure) => ({ ...figure, structure: have.includes(figure.key) ? null : figure.structure })),
   };
+}
+
+// What of this site is nearest to a scenario that it lacks: other GPUs and engines of the model, or its models.
+export async function fixes(state) {
+  const { catalog: known, refused } = await opened();
+  if (!known.models.some(({ name }) => name === state.model)) return known.models.map(({ name }) => ({ text: name, changes: { model: name } }));
+  const has = (changes) => !refused[keyOf(known, changes.gpu ?? state.gpu, { ...state, ...changes })];
+  const gpus = known.gpus.map(({ name, title }) => ({ text: title.replace(/^NVIDIA /, ""), changes: { gpu: name } }));
+  const engines = enginesOf(known, state.gpu).map(({ name, title }) => ({ text: title, changes: { engine: name } }));
+  return [...gpus, ...engines].filter(({ changes }) => has(changes));
 }
 
 export async function alternatives(state, field) {

@@ -1,0 +1,162 @@
+"""Links in a real Chromium: what a link asks for is shown, back and forward work, and nothing is lost silently."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from urllib.parse import parse_qs, urlsplit
+
+import httpx
+
+from tests.explorer.test_browser import Open, after, slide
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+
+def answered(page: Page) -> Page:
+    page.wait_for_selector("#numbers dd")
+    return page
+
+
+def fields(page: Page) -> dict[str, list[str]]:
+    return parse_qs(urlsplit(page.url).query)
+
+
+def offers(page: Page) -> list[str]:
+    page.wait_for_selector("#fixes button")
+    return page.locator("#fixes button").all_inner_texts()
+
+
+# --- a link that cannot be answered ---
+
+
+def test_a_link_that_cannot_be_answered_is_shown_refused_and_keeps_its_address(open_page: Open, server: str) -> None:
+    page = open_page("/?model=deepseek-v3&gpu=rtx-4090")
+    assert "8 × h200" in offers(page)
+    assert page.inner_text("#line") == "No answer for deepseek-v3 on rtx-4090"
+    assert "does not fit" in page.inner_text("#error") and "Qwen" not in page.inner_text("main")
+    assert page.get_attribute("#answer", "data-says") == "refused"
+    assert (page.input_value("[name=model]"), page.input_value("[name=gpu]")) == ("deepseek-v3", "rtx-4090")
+    assert page.url == f"{server}/?model=deepseek-v3&gpu=rtx-4090"
+    assert not page.is_visible("#verdict") and not page.is_visible("#engine") and not page.is_visible("#figures")
+    page.click("#fixes button:has-text('8 × h200')")
+    page.wait_for_selector("#subject:has-text('deepseek-v3 on 8 × h200')")
+    assert not page.is_visible("#fixes") and not page.is_visible("#error") and page.is_visible("#engine")
+    page.go_back()
+    page.wait_for_selector("#line:has-text('No answer for deepseek-v3 on rtx-4090')")
+    assert page.url == f"{server}/?model=deepseek-v3&gpu=rtx-4090" and "8 × h200" in offers(page)
+
+
+def test_every_offer_can_be_answered(client: httpx.Client) -> None:
+    kinds = set()
+    for asked in (
+        {"model": "qwen3-235b-a22b", "gpu": "h100"},
+        {"model": "deepseek-v3", "gpu": "rtx-4090"},
+        {"gpu": "h100", "qps": "2", "isl": "64000", "osl": "1000"},
+        {"model": "llama-3.1-8b", "routing": "uniform:x"},
+    ):
+        refused = client.get("/api/view", params=asked | {"prices": "laws"}).json()["answers"][0]
+        assert "refused" in refused
+        offered = client.get("/api/fixes", params=asked | {"prices": "laws"}).json()
+        assert offered
+        for fix in offered:
+            kinds |= set(fix["changes"])
+            fields = {name: value for name, value in ({"prices": "laws"} | asked | fix["changes"]).items() if value}
+            answer = client.get("/api/view", params=fields).json()["answers"][0]
+            assert "plan" in answer, (fields, answer)
+    assert {"gpu", "gpus", "weights", "isl", "routing"} <= kinds
+
+
+def test_a_control_that_asks_for_too_much_leaves_the_answer_and_offers_what_fits(open_page: Open) -> None:
+    page = answered(open_page("/?model=deepseek-v3&gpu=h200&gpus=8&prices=laws"))
+    line, address = page.inner_text("#line"), page.url
+    page.select_option("[name=gpus]", "2")
+    page.wait_for_selector("#error:has-text('does not fit')")
+    assert "4 × b300" in offers(page)
+    assert (page.inner_text("#line"), page.url, page.input_value("[name=gpus]")) == (line, address, "8")
+    page.click("#fixes button:has-text('4 × b300')")
+    page.wait_for_selector("#subject:has-text('4 × b300')")
+
+
+def test_one_bad_field_replaces_one_field_and_says_so(open_page: Open) -> None:
+    address = "/?model=gpt-oss-20b&gpu=h100&batch=many&context=4096&drafter=ngram&prices=laws"
+    page = answered(open_page(address, expect="Failed to load resource"))
+    assert page.inner_text("#notices") == ("Ignored in this link: Batch must be a whole number, got 'many'. Using 16.")
+    assert page.inner_text("#subject").startswith("gpt-oss-20b on h100, ngram, context 4,096")
+    assert fields(page).keys() == {"model", "gpu", "context", "drafter", "prices"}
+
+
+def test_the_text_suggests_no_number_of_gpus_that_the_page_lacks(open_page: Open) -> None:
+    """64 GPUs can be chosen; none are suggested where there is no network between nodes."""
+    page = open_page("/?model=kimi-k2&gpu=l40s&weights=bf16&prices=laws")
+    page.wait_for_selector("#error:not([hidden])")
+    assert "try 64 GPUs" in page.inner_text("#error")
+    page.select_option("[name=gpus]", "64")
+    page.wait_for_selector("#subject:has-text('kimi-k2 on 64 × l40s')")
+    alone = open_page("/?model=deepseek-v3&gpu=rtx-4090&prices=laws")
+    alone.wait_for_selector("#error:not([hidden])")
+    assert "64" not in alone.inner_text("#error")
+
+
+# --- back and forward ---
+
+
+def test_back_and_forward_move_through_deliberate_changes(open_page: Open, server: str) -> None:
+    page = answered(open_page("/?prices=laws"))
+    first = page.inner_text("#line")
+    after(page, lambda: page.select_option("[name=gpu]", "b200"))
+    for place in (3, 5, 6):  # one drag
+        after(page, slide(page, "batch", place))
+    second = page.inner_text("#line")
+    after(page, lambda: page.select_option("[name=drafter]", "eagle"))
+    page.click("#keep")
+    page.wait_for_selector("#sides li:nth-child(2)")
+    page.go_back()
+    page.wait_for_selector("#sides li", state="detached")
+    page.go_back()
+    page.wait_for_function("(line) => document.querySelector('#line').textContent === line", arg=second)
+    assert page.input_value("[name=drafter]") == "" and fields(page)["batch"] == ["12"]
+    page.go_back()
+    page.wait_for_selector("#line:has-text('at batch 16')")
+    assert page.input_value("[name=gpu]") == "b200"
+    page.go_back()
+    page.wait_for_function("(line) => document.querySelector('#line').textContent === line", arg=first)
+    assert page.url == f"{server}/?prices=laws"
+    page.go_forward()
+    page.wait_for_selector("#subject:has-text('b200')")
+    page.reload()
+    answered(page)
+    assert page.input_value("[name=gpu]") == "b200"
+
+
+# --- nothing is lost silently ---
+
+
+def test_typed_acceptance_survives_a_change_of_drafter_and_model(open_page: Open) -> None:
+    page = answered(open_page("/?prices=laws&acceptance=0.62"))
+    after(page, lambda: page.select_option("[name=drafter]", "eagle"))
+    assert fields(page)["acceptance"] == ["0.62"]
+    after(page, lambda: page.select_option("[name=model]", "gpt-oss-20b"))
+    assert fields(page)["acceptance"] == ["0.62"]
+    assert "drafter eagle" in page.inner_text("#model-hint")  # dropped, and said so
+
+
+def test_a_bundled_curve_is_said_to_be_dropped(open_page: Open, client: httpx.Client) -> None:
+    curve = client.get("/api/catalog").json()["acceptance"][0]
+    page = answered(open_page(f"/?prices=laws&acceptance={curve}"))
+    after(page, lambda: page.select_option("[name=drafter]", "ngram"))
+    assert "acceptance" not in fields(page)
+    assert f"Back to the default: acceptance {curve}" in page.inner_text("#model-hint")
+
+
+def test_long_requests_become_a_rate_that_can_be_served(open_page: Open) -> None:
+    page = answered(open_page("/?prices=laws&model=gpt-oss-20b"))
+    page.select_option("#preset", "long")
+    page.wait_for_selector("#line:has-text('4 concurrent requests')", timeout=120_000)
+    page.select_option("#mode", "qps")
+    page.wait_for_selector("#line:has-text('requests/s')", timeout=120_000)
+    rate = float(page.input_value("[name=qps]"))
+    plan = httpx.get(page.url.replace("/?", "/api/plan?"), timeout=120).json()
+    assert 0.01 < rate < 2 and plan["service"]["plain"]["queue_growth_per_second"] == 0.0
+    page.select_option("#mode", "concurrency")
+    page.wait_for_selector("#line:has-text('concurrent requests')", timeout=120_000)
