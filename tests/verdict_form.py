@@ -15,15 +15,25 @@ _GAIN = rf"{_NUMBER}× at {_LOAD} \(80% range {_NUMBER} to {_NUMBER}\)"
 #: How the first line begins, with factor, range and load, by advice.
 ANSWERS = {
     Advice.SPECULATE: rf"Yes: {_GAIN}",
-    Advice.BELOW_CAPACITY: rf"Only up to batch [\d,]+: {_GAIN}",
-    Advice.UNCERTAIN: rf"Uncertain: {_NUMBER} to {_NUMBER}× at {_LOAD} \(80% range\), best estimate {_NUMBER}×\.",
+    Advice.UP_TO_BATCH: rf"Only up to batch [\d,]+: {_GAIN}",
+    Advice.UNCERTAIN: rf"Uncertain at {_LOAD}(?: with [\w-]+)?: {_NUMBER} to {_NUMBER}× \(80% range\), estimate {_NUMBER}×\.",
     Advice.DO_NOT: rf"No: (at best |no single depth pays at all these batches; the best alone is )?{_GAIN}",
     Advice.UNSUPPORTED: rf"Not yet: {_GAIN}[^,]*, but ",
     Advice.NONE_FITS: r"Nothing fits: ",
 }
 #: A verdict has one of these at most.
-_CAVEATS = (r"fits? instead of", r"^Prefill takes", r"^Clearly faster", r"^It loses", r"^Off at", r"it stops paying")
-RANGE = "|".join(f"(?:{ANSWERS[each]})" for each in (Advice.SPECULATE, Advice.BELOW_CAPACITY, Advice.UNCERTAIN))
+_CAVEATS = (
+    *(
+        r"tokens fits?, not",
+        r"^Prefill takes",
+        r"^Clearly faster",
+        r"^It loses",
+        r"^Above that",
+        r"^Nothing is drafted",
+    ),
+    r"it stops paying",
+)
+RANGE = "|".join(f"(?:{ANSWERS[each]})" for each in (Advice.SPECULATE, Advice.UP_TO_BATCH, Advice.UNCERTAIN))
 
 
 def form_faults(text: str, advice: Advice) -> Iterator[str]:

@@ -33,7 +33,7 @@ def asked(command: str) -> dict[str, Any]:
     return answer
 
 
-ANSWER = r"^(Yes|No|Uncertain|Only up to batch \d+|Not yet): "
+ANSWER = r"^(Yes|No|Uncertain at batch \d+ with \w+|Only up to batch \d+|Not yet): "
 TREES = r"trees are not priced, only chains of draft tokens"
 LLAMA = r"llama\.cpp flags .*--spec-type draft-\w+ .*--spec-draft-n-max \d"
 
@@ -216,7 +216,7 @@ QUESTIONS = MACHINES | {
     ),
     "how sure are you?": (
         "plan mixtral-8x7b --gpu h100 --gpus 2 --drafter eagle",
-        (RANGE, r"Largest unknown: \w+ \(\w+\); run specmargin (profile|measure)"),
+        (RANGE, r"Largest unknown: [\w ]+ \([^)]+\); run specmargin (profile|measure)"),
     ),
 }
 

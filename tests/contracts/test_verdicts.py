@@ -40,7 +40,7 @@ def test_every_verdict_can_be_read_in_a_hurry() -> None:
                 seen.add(answer.advice)
                 wrong += [f"{model} on {gpu}: {fault}" for fault in form_faults(answer_text(answer), answer.advice)]
     assert wrong == []
-    assert {Advice.SPECULATE, Advice.BELOW_CAPACITY, Advice.UNCERTAIN, Advice.DO_NOT} <= seen
+    assert {Advice.SPECULATE, Advice.UP_TO_BATCH, Advice.UNCERTAIN, Advice.DO_NOT} <= seen
 
 
 @pytest.mark.parametrize(
@@ -61,16 +61,20 @@ def test_fewer_sequences_lead_where_they_lower_the_peak() -> None:
     (answer,) = drafter_plans(PlanRequest(model="nemotron-3-super-120b-a12b", gpu="h200", prices="laws"))
     first, second, *_ = answer_text(answer).splitlines()
     plan = answer.plan
-    assert answer.advice is Advice.BELOW_CAPACITY and first.startswith(f"Only up to batch {plan.paying[-1][1]}: ")
-    fits = "1 sequence fits" if plan.largest_batch == 1 else f"{plan.largest_batch} sequences fit"
+    assert answer.advice is Advice.UP_TO_BATCH and first.startswith(f"Only up to batch {plan.paying[-1][1]}: ")
+    fits = (
+        "1 sequence of 1,024 tokens fits"
+        if plan.largest_batch == 1
+        else f"{plan.largest_batch} sequences of 1,024 tokens fit"
+    )
     loss = 1.0 - plan.peak_tokens_per_second / plan.no_spec_peak_tokens_per_second
-    assert second == f"{fits} instead of {plan.no_spec_largest_batch}, so peak throughput falls by {100 * loss:.0f}%."
+    assert second == f"{fits}, not {plan.no_spec_largest_batch}: peak throughput falls by {100 * loss:.0f}%."
 
 
 def test_the_depth_is_that_of_the_batch_asked_for() -> None:
     (answer,) = drafter_plans(PlanRequest(model="qwen3.6-35b-a3b", gpu="h200", prices="laws", batch=(16,)))
     row = answer.plan.rows[0]
-    assert f"\nDraft {row.depth} at batch 16; pays above acceptance {row.break_even_acceptance:.2f} (plan: " in (
+    assert f"\nDraft {row.depth} at batch 16; needs acceptance {row.break_even_acceptance:.2f}, plan uses " in (
         answer_text(answer)
     )
 

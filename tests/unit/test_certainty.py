@@ -85,8 +85,8 @@ def test_a_shifted_curve_stays_a_survival_curve() -> None:
 def test_the_answer_says_how_sure_it_is() -> None:
     options = ["plan", "qwen3-30b-a3b", "--gpu", "h200", "--prices", "laws", "--drafter", "eagle"]
     text = " ".join(run(*options).out.split())
-    assert re.match(r"Yes: \d\.\d\d× at batch 1 \(80% range \d\.\d\d to \d\.\d\d\) with eagle\.", text)
-    assert "Largest unknown: acceptance (borrowed); run specmargin profile acceptance." in text
+    assert re.match(r"Only up to batch 256: \d\.\d\d× at batch 1 \(80% range \d\.\d\d to \d\.\d\d\) with eagle\.", text)
+    assert "Largest unknown: acceptance (other model's); run specmargin profile acceptance." in text
     payload = json.loads(run(*options, "--json").out)
     assert payload["rows"][0]["speedup_low"] < payload["rows"][0]["speedup"] < payload["rows"][0]["speedup_high"]
     assert [entry["name"] for entry in payload["inputs"]] == ["prices", "acceptance", "routing"]
@@ -125,8 +125,8 @@ def test_a_range_above_one_is_a_gain() -> None:
 def test_a_range_that_spans_one_is_uncertain_and_says_what_to_measure() -> None:
     answer, values = judged({1: (1.1, 0.8, 1.4), 64: (1.05, 0.8, 1.3)})
     assert values["advice"] == "uncertain"
-    assert values["verdict"].startswith("Uncertain: 0.80 to 1.40× at batch 1 (80% range), best estimate 1.10×.\nDraft ")
-    assert "\nLargest unknown: acceptance (borrowed); run specmargin profile acceptance." in values["verdict"]
+    assert values["verdict"].startswith("Uncertain at batch 1 with eagle: 0.80 to 1.40× (80% range), estimate 1.10×.\nDraft ")
+    assert "\nLargest unknown: acceptance (other model's); run specmargin profile acceptance." in values["verdict"]
     assert "It is clearly faster, with an 80% range above 1, at no batch." in values["verdict_details"]
     assert values["surely_pays_at_batches"] == [] and values["uncertain_at_batches"] == values["pays_at_batches"]
     assert values["config"] == answer.config.text != ""  # the schedule is written all the same
@@ -144,7 +144,7 @@ def test_a_plan_is_judged_by_its_first_gain() -> None:
     _, values = judged({1: (0.9, 0.8, 1.1), 16: (1.6, 1.3, 1.9)})
     assert values["advice"] == "speculate" and "1.60× at batch 16 (80% range 1.30 to 1.90)" in values["verdict"]
     _, values = judged({1: (0.9, 0.8, 0.95), 16: (1.1, 0.9, 1.3)})
-    assert values["advice"] == "uncertain" and values["verdict"].startswith("Uncertain: 0.90 to 1.30× at batch 16")
+    assert values["advice"] == "uncertain" and values["verdict"].startswith("Uncertain at batch 16 with eagle: 0.90 to 1.30×")
     _, values = judged({1: (0.9, 0.8, 1.1), 16: (0.95, 0.9, 1.3)})
     assert values["advice"] == "do-not-speculate" and values["verdict"].startswith("No: ")
 
@@ -175,7 +175,7 @@ def test_a_service_whose_range_spans_one_is_uncertain() -> None:
     wide = replace(answer, ranges=tuple(replace(each, low=0.3) for each in answer.ranges))
     assert wide.service_range is not None and wide.service_range[0] < 1.0 < answer.service.speedup
     values = plan_values([wide])
-    assert values["advice"] == "uncertain" and values["verdict"].startswith("Uncertain: 0.")
+    assert values["advice"] == "uncertain" and values["verdict"].startswith("Uncertain at concurrency 64: 0.")
 
 
 def test_larger_graphs_are_named_only_where_graphs_are_the_limit() -> None:

@@ -1,4 +1,4 @@
-"""What a plan advises once its ranges are known: a gain whose range holds a loss too is uncertain, not a gain."""
+"""What a plan advises once its ranges are known: where a range holds both a gain and a loss, it is uncertain."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from specmargin.decisions.rows import PlanRow
 
 class Advice(StrEnum):
     SPECULATE = "speculate"
-    BELOW_CAPACITY = "speculate-below-capacity"  # a gain, but fewer sequences fit, and peak throughput falls
-    UNCERTAIN = "uncertain"  # the best estimate is a gain; its 80% range holds a loss
+    UP_TO_BATCH = "speculate-up-to-batch"  # a gain, but larger batches lose, or fewer fit and peak throughput falls
+    UNCERTAIN = "uncertain"  # the 80% range holds a gain and a loss
     DO_NOT = "do-not-speculate"
     UNSUPPORTED = "unsupported"  # it would gain, but no engine runs the drafter
     NONE_FITS = "none-fits"
@@ -53,13 +53,13 @@ def judge(
     if not fitting:
         advice = Advice.NONE_FITS
     elif not gaining:
-        advice = Advice.DO_NOT
+        advice = Advice.UNCERTAIN if refused is not None and row.speedup <= 1.0 <= sure.high else Advice.DO_NOT
     elif not supported:
         advice = Advice.UNSUPPORTED
     elif sure.spans_one:
         advice = Advice.UNCERTAIN
     else:
-        advice = Advice.BELOW_CAPACITY if plan.loses_capacity else Advice.SPECULATE
+        advice = Advice.SPECULATE if plan.limit is None else Advice.UP_TO_BATCH
     return Judgement(row=row, range=sure, surely_paying=paying, uncertain=uncertain, advice=advice)
 
 

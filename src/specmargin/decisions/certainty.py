@@ -26,7 +26,7 @@ from specmargin.sources import SourceKind
 
 PRICES, ACCEPTANCE, ROUTING = "prices", "acceptance", "routing"
 #: By engine: what measures prices of one's own. The kernels of llama.cpp are not measured: its server is.
-_BENCHMARK = "the benchmark that --explain prints"
+_BENCHMARK = "the benchmark in --explain"
 _MEASURES = {"vllm": "specmargin measure vllm", "sglang": "specmargin measure gpu", "trtllm": "specmargin measure gpu"}
 
 
@@ -36,7 +36,7 @@ class InputRange:
 
     name: str
     origin: str  # in a word or two
-    phrase: str  # in a sentence: "acceptance (borrowed)"
+    phrase: str  # in a sentence: "acceptance (other model's)"
     low: float
     high: float
     narrow: str  # how to know it better; "" if it is as good as it gets
@@ -142,7 +142,7 @@ def prices_range(
     general = InputRange(
         name=PRICES,
         origin=origin,
-        phrase=f"prices ({origin})",
+        phrase=f"step times ({origin})",
         low=math.exp(min(errors.low, 0.0)),
         high=math.exp(max(errors.high, 0.0)),
         narrow="" if origin == "yours" else _MEASURES.get(scenario.engine, _BENCHMARK),
@@ -181,7 +181,7 @@ def acceptance_range(survival: Survival, depth: int, *, own: bool) -> InputRange
     if own:
         origin, phrase, narrow = "yours", "acceptance", ""
     elif survival.source.kind is SourceKind.ASSUMED:
-        origin, phrase = "borrowed", "acceptance (borrowed)"
+        origin, phrase = "borrowed", "acceptance (other model's)"
         narrow = "specmargin profile acceptance"
     else:
         origin, phrase = "benchmark", "acceptance (benchmark)"

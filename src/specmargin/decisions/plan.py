@@ -65,6 +65,16 @@ class Plan:
         return here < (1.0 - self.min_gain) * plain and 2.0 * self.no_spec_peak_beside_drafts <= plain + here
 
     @property
+    def limit(self) -> int | None:
+        """The last batch that pays, if peak throughput falls for want of memory, or larger ones lose over `min_gain`."""
+        if not self.paying:
+            return None
+        last = self.paying[-1][1]
+        loss = self.loss
+        loses = loss is not None and loss.spans[0][0] > last and loss.worst_speedup < 1.0 - self.min_gain
+        return last if loses or self.loses_capacity else None
+
+    @property
     def stops_at_batch(self) -> int | None:
         """The batch from which on the setting does not pay; None where it pays up to `priced_up_to`."""
         if not self.paying:

@@ -23,7 +23,7 @@ _DETAILS = (
     *("pays_where", "clear_where", "loses_where", "graphs", "memory"),
     *("change_of_depth", "context_limit", "deepest"),
 )
-_GAINS = (Advice.SPECULATE, Advice.BELOW_CAPACITY, Advice.UNCERTAIN, Advice.UNSUPPORTED)
+_GAINS = (Advice.SPECULATE, Advice.UP_TO_BATCH, Advice.UNCERTAIN, Advice.UNSUPPORTED)
 
 
 def verdict(
@@ -40,7 +40,7 @@ def verdict(
     engine can run the plan's drafter; the plan is then what it would give.
     """
     advice = advice or judgement.advice
-    gains = advice in _GAINS
+    gains = advice in _GAINS and plan.pays
     values = _headline(plan, judgement) | _drafts(plan, judgement) | _doubt(judgement)
     values |= _losing(plan) | _clear(plan, judgement) | _context(plan)
     values |= {
@@ -55,8 +55,9 @@ def verdict(
     if service is not None and served:
         values |= {"served": True, "drafter": None} | dict(service)
     if served or unsupported:
-        values["limit"] = None
-    values["room"] = gains and values["limit"] is None and not served and not unsupported
+        values |= {"limit": None, "less_capacity": False}
+    values["room"] = gains and not (values["less_capacity"] or served or unsupported)
+    values["beyond"] = values["limit"] is not None and advice is Advice.UP_TO_BATCH
     return say("verdict", PHRASES, values) or ""
 
 
@@ -80,7 +81,8 @@ def _headline(plan: Plan, judgement: Judgement) -> dict[str, Any]:
         "alone": not plan.pays and row.speedup > 1.0 and known,  # pays by itself, at one batch
         "drafter": plan.scenario.drafter.name,
         "context": plan.scenario.context,
-        "limit": plan.paying[-1][1] if plan.loses_capacity and plan.paying else None,
+        "limit": plan.limit,
+        "less_capacity": plan.loses_capacity and bool(plan.paying),
         "one_fits": plan.largest_batch == 1,
         "largest_batch": plan.largest_batch,
         "no_spec_largest_batch": plan.no_spec_largest_batch,
@@ -113,18 +115,26 @@ def _steps(plan: Plan) -> dict[str, Any]:
         else:
             merged.append({"last": last, "depth": depth})
     merged = [step | {"alone": step["last"] == 1} for step in merged]
-    most = max((step["depth"] for step in merged), default=0)
-    deepest = max((index for index, step in enumerate(merged) if step["depth"] == most), default=0)  # the last so deep
-    least = min((step["depth"] for step in merged[: deepest + 1]), default=0)
-    return {
+    return _rise(merged) | {
         "cut": len(merged) > LONG_STEPS,
-        "rises": least < most,
-        "falls": deepest + 1 < len(merged),
-        "least": least,
-        "most": most,
-        "deepest_step": say("step", PHRASES, {"first": True} | merged[deepest]) if merged else None,
-        "last_deepest": merged[deepest]["last"] if merged else 0,
+        "first_step": say("step", PHRASES, {"first": True} | merged[0]) if merged else None,
         "every_step": listed("step", merged, PHRASES, between=""),
+    }
+
+
+def _rise(steps: list[dict[str, Any]]) -> dict[str, Any]:
+    """How depths come to the deepest, and from which batch they are below it for good."""
+    depths = [step["depth"] for step in steps]
+    deepest = max((index for index, depth in enumerate(depths) if depth == max(depths)), default=0)
+    if deepest == 0:
+        return {"rises": False, "rises_once": False}
+    return {
+        "rises": True,
+        "rises_once": deepest == 1,
+        "least": min(depths[: deepest + 1]),
+        "most": depths[deepest],
+        "deepest_from": steps[deepest - 1]["last"] + 1,
+        "fewer_from": steps[deepest]["last"] + 1 if deepest + 1 < len(steps) else None,
     }
 
 

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 MAX_NUM_SEQS = 512  # a usual limit of engines: schedules reach at least as far
 DEFAULT_BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
-_DRAFTING = (Advice.SPECULATE, Advice.BELOW_CAPACITY, Advice.UNCERTAIN)  # of which a load decides
+_DRAFTING = (Advice.SPECULATE, Advice.UP_TO_BATCH, Advice.UNCERTAIN)  # of which a load decides
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -46,11 +46,11 @@ function verdict(plan, here, gain, unsupported) {
   return here.speedup > 1 ? yes(gain, at, plan) : { says: "no", line: `No: ${times(gain.speedup)} ${at}` };
 }
 
-// A gain whose range holds a loss too is uncertain; one that lowers peak throughput, because fewer sequences fit, is a yes below that.
+// A gain whose range holds a loss too is uncertain; one that larger batches lose, or that lowers peak throughput, is a yes up to there.
 function yes(gain, at, plan) {
   const range = `${gain.speedup_low.toFixed(2)} to ${gain.speedup_high.toFixed(2)}`;
   if (gain.speedup_low <= 1) return { says: "uncertain", line: `Uncertain: ${range}× ${at}, best estimate ${times(gain.speedup)}` };
-  if (plan?.advice === "speculate-below-capacity") return { says: "below", line: `Only up to batch ${whole(plan.pays_at_batches.at(-1)[1])}: ${times(gain.speedup)} ${at}, ${range}` };
+  if (plan?.advice === "speculate-up-to-batch") return { says: "below", line: `Only up to batch ${whole(plan.pays_at_batches.at(-1)[1])}: ${times(gain.speedup)} ${at}, ${range}` };
   return { says: "yes", line: `Yes: ${times(gain.speedup)} ${at}, ${range}` };
 }
 

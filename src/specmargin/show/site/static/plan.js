@@ -68,12 +68,12 @@ export function makePlan(slice, site, state) {
   };
   const fitting = rows.filter((each) => each.fits), gaining = fitting.filter((each) => each.depth > 0 && each.speedup > 1), pays = gaining.length > 0;
   const judged = gaining[0] ?? bestDraft(view, fitting) ?? first, sure = rangeOf(view, judged.batch, judged.depth, judged.speedup), clear = certainty(view, rows, gains);
-  const losesCapacity = lessCapacity(view, plan);
-  plan.advice = !fitting.length ? "none-fits" : !pays ? "do-not-speculate" : sure.low <= 1 ? "uncertain" : losesCapacity ? "speculate-below-capacity" : "speculate";
+  const losesCapacity = lessCapacity(view, plan), limit = limitOf(plan, gains, losesCapacity, limits.min_gain);
+  plan.advice = !fitting.length ? "none-fits" : !pays ? refusal(judged, sure) : sure.low <= 1 ? "uncertain" : limit ? "speculate-up-to-batch" : "speculate";
   plan.headline = { batch: judged.batch, depth: judged.depth, speedup: judged.speedup, speedup_low: sure.low, speedup_high: sure.high };
   plan.surely_pays_at_batches = where(gains, (_, batch) => clear(batch).low > 1);
   plan.uncertain_at_batches = where(gains, (_, batch) => clear(batch).low <= 1 && clear(batch).high >= 1);
-  plan.verdict = verdict(plan, { ...view, gains, judged, pays, losesCapacity, ...sure }, site.phrases);
+  plan.verdict = verdict(plan, { ...view, gains, judged, pays, losesCapacity, limit, ...sure }, site.phrases);
   const here = rowAt(view, state.batch);
   return { plan, here: { ...here, check: checked(cell.commands, here, state.context), ...facts(view) }, at: (batch) => rowAt(view, batch) };
 }
@@ -174,6 +174,15 @@ function bestDraft(view, fitting) {
 function lessCapacity({ prices, fits, limits }, { peak_tokens_per_second: reached, no_spec_peak_tokens_per_second: plain }) {
   return reached < (1 - limits.min_gain) * plain && 2 * peak(Math.min(fits, limits.max_batch), (batch) => batch / prices.at(batch).plain) <= plain + reached;
 }
+
+// The last batch that pays, if it must be told: `Plan.limit`.
+function limitOf({ pays_at_batches: paying, loses_at_batches: losing }, gains, losesCapacity, minGain) {
+  if (!paying.length) return null;
+  const [, last] = paying[paying.length - 1], loses = losing.length > 0 && losing[0][0] > last && Math.min(...gains.map(([, gain]) => gain)) < 1 - minGain;
+  return loses || losesCapacity ? last : null;
+}
+
+const refusal = (judged, sure) => (judged.depth > 0 && judged.speedup <= 1 && sure.high >= 1 ? "uncertain" : "do-not-speculate");
 
 // Another depth that is faster by more than `minGain`; depth 0: without speculation.
 function better(at, speedup, minGain) {

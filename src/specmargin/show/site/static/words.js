@@ -4,22 +4,22 @@ import { listed, say } from "./phrases.js";
 import { depthAt } from "./schedule.js";
 import { breakEven } from "./survival.js";
 
-const GAINS = ["speculate", "speculate-below-capacity", "uncertain"];
+const GAINS = ["speculate", "speculate-up-to-batch", "uncertain"];
 
 export function verdict(plan, view, phrases) {
-  const { judged, pays, gains, prices, low, high, unknown, limits } = view, { pays_at_batches: paying, surely_pays_at_batches: surely, loses_at_batches: losing } = plan;
-  const [worstBatch, worst] = gains.reduce((least, entry) => (entry[1] < least[1] ? entry : least)), gain = GAINS.includes(plan.advice), deep = Math.max(judged.depth, 1);
-  const limit = view.losesCapacity && paying.length ? paying[paying.length - 1][1] : null, known = judged.depth > 0;
+  const { judged, pays, gains, prices, low, high, unknown, limits, limit, losesCapacity } = view, { pays_at_batches: paying, surely_pays_at_batches: surely, loses_at_batches: losing } = plan;
+  const [worstBatch, worst] = gains.reduce((least, entry) => (entry[1] < least[1] ? entry : least)), gain = GAINS.includes(plan.advice) && pays, deep = Math.max(judged.depth, 1);
+  const known = judged.depth > 0, less = losesCapacity && paying.length > 0;
   const at = (ranges) => batches(ranges, phrases, limits.long_spans);
   const values = {
     ...plan, none_fits: plan.advice === "none-fits", no_drafts: prices.maxDepth === 0, gains: gain, uncertain: plan.advice === "uncertain",
-    factor: known && judged.speedup, low, high, batch: judged.batch, depth: judged.depth, alone: !pays && known && judged.speedup > 1, limit, one_fits: plan.largest_batch === 1,
+    factor: known && judged.speedup, low, high, batch: judged.batch, depth: judged.depth, alone: !pays && known && judged.speedup > 1, limit, less_capacity: less, beyond: limit !== null && plan.advice === "speculate-up-to-batch", one_fits: plan.largest_batch === 1,
     peak_loss: Math.round(100 * (1 - plan.peak_tokens_per_second / plan.no_spec_peak_tokens_per_second)),
     refused: !pays && known && judged.speedup <= 1, only_batch: plan.rows.length === 1 && judged.batch, even: judged.break_even_acceptance, used: breakEven(prices.committed[deep], deep),
     ...steps(plan, phrases, limits.long_steps), known: Boolean(unknown?.narrow), unknown: unknown?.phrase, narrow: unknown?.narrow,
     losing_batches: at(losing), off_there: losing.length === 1 && losing[0].every((batch) => depthAt(plan.schedule, batch) === 0), matters: worst < 1 - limits.min_gain,
     first_batch: plan.rows[0].batch, worst_speedup: worst, worst_batch: worstBatch,
-    partly_clear: surely.length > 0 && JSON.stringify(surely) !== JSON.stringify(paying), clear_batches: at(surely), room: gain && limit === null,
+    partly_clear: surely.length > 0 && JSON.stringify(surely) !== JSON.stringify(paying), clear_batches: at(surely), room: gain && !less,
   };
   return say("verdict", phrases, values);
 }
@@ -38,10 +38,16 @@ function steps(plan, phrases, long) {
     else merged.push({ last, depth });
   }
   merged.forEach((step) => { step.alone = step.last === 1; });
-  const most = Math.max(...merged.map(({ depth }) => depth)), deepest = merged.findLastIndex(({ depth }) => depth === most);
-  const least = Math.min(...merged.slice(0, deepest + 1).map(({ depth }) => depth)), step = merged[deepest];
   return {
-    cut: merged.length > long, rises: least < most, falls: deepest + 1 < merged.length, least, most,
-    deepest_step: say("step", phrases, { first: true, ...step }), last_deepest: step.last, every_step: listed("step", merged, phrases, ""),
+    ...rise(merged), cut: merged.length > long, first_step: say("step", phrases, { first: true, ...merged[0] }), every_step: listed("step", merged, phrases, ""),
+  };
+}
+
+function rise(steps) {
+  const depths = steps.map(({ depth }) => depth), deepest = depths.lastIndexOf(Math.max(...depths));
+  if (deepest === 0) return { rises: false, rises_once: false };
+  return {
+    rises: true, rises_once: deepest === 1, least: Math.min(...depths.slice(0, deepest + 1)), most: depths[deepest],
+    deepest_from: steps[deepest - 1].last + 1, fewer_from: deepest + 1 < steps.length ? steps[deepest].last + 1 : null,
   };
 }
