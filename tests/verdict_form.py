@@ -11,12 +11,13 @@ from specmargin.decisions.advice import Advice
 WIDTH, MOST_LINES = 80, 4
 _NUMBER = r"\d+\.\d\d"
 _LOAD = r"(batch [\d,]+|[\d.]+ requests/s|concurrency [\d,]+)"
+_RANGE = rf"{_NUMBER} to {_NUMBER}× \(80% range\), estimate {_NUMBER}×\."
 _GAIN = rf"{_NUMBER}× at {_LOAD} \(80% range {_NUMBER} to {_NUMBER}\)"
 #: How the first line begins, with factor, range and load, by advice.
 ANSWERS = {
     Advice.SPECULATE: rf"Yes: {_GAIN}",
     Advice.UP_TO_BATCH: rf"Only up to batch [\d,]+: {_GAIN}",
-    Advice.UNCERTAIN: rf"Uncertain at {_LOAD}(?: with [\w-]+)?: {_NUMBER} to {_NUMBER}× \(80% range\), estimate {_NUMBER}×\.",
+    Advice.UNCERTAIN: rf"Uncertain at {_LOAD}(?: with [\w-]+)?: {_RANGE}",
     Advice.DO_NOT: rf"No: (at best |no single depth pays at all these batches; the best alone is )?{_GAIN}",
     Advice.UNSUPPORTED: rf"Not yet: {_GAIN}[^,]*, but ",
     Advice.NONE_FITS: r"Nothing fits: ",
