@@ -18,19 +18,20 @@ ANSWERS = {
     Advice.SPECULATE: rf"Yes: {_GAIN}",
     Advice.UP_TO_BATCH: rf"Only up to batch [\d,]+: {_GAIN}",
     Advice.UNCERTAIN: rf"Uncertain at {_LOAD}(?: with [\w-]+)?: {_RANGE}",
-    Advice.DO_NOT: rf"No: (at best |no single depth pays at all these batches; the best alone is )?{_GAIN}",
+    Advice.DO_NOT: rf"No: (the best is |no single depth pays at all these batches; the best alone is )?{_GAIN}",
     Advice.UNSUPPORTED: rf"Not yet: {_GAIN}[^,]*, but ",
     Advice.NONE_FITS: r"Nothing fits: ",
 }
 #: A verdict has one of these at most.
 _CAVEATS = (
     *(
-        r"tokens fits?, not",
+        r"fits?, not",
         r"^Prefill takes",
         r"^Clearly faster",
+        r"^The gain is clear",
         r"^It loses",
-        r"^Above that",
-        r"^Nothing is drafted",
+        r"^Above batch",
+        r"^Drafting is off",
     ),
     r"it stops paying",
 )

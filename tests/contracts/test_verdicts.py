@@ -62,19 +62,17 @@ def test_fewer_sequences_lead_where_they_lower_the_peak() -> None:
     first, second, *_ = answer_text(answer).splitlines()
     plan = answer.plan
     assert answer.advice is Advice.UP_TO_BATCH and first.startswith(f"Only up to batch {plan.paying[-1][1]}: ")
-    fits = (
-        "1 sequence of 1,024 tokens fits"
-        if plan.largest_batch == 1
-        else f"{plan.largest_batch} sequences of 1,024 tokens fit"
-    )
+    fits = "1 sequence fits" if plan.largest_batch == 1 else f"{plan.largest_batch} sequences fit"
     loss = 1.0 - plan.peak_tokens_per_second / plan.no_spec_peak_tokens_per_second
-    assert second == f"{fits}, not {plan.no_spec_largest_batch}: peak throughput falls by {100 * loss:.0f}%."
+    assert (
+        second == f"With drafts {fits}, not {plan.no_spec_largest_batch}: peak throughput falls by {100 * loss:.0f}%."
+    )
 
 
 def test_the_depth_is_that_of_the_batch_asked_for() -> None:
     (answer,) = drafter_plans(PlanRequest(model="qwen3.6-35b-a3b", gpu="h200", prices="laws", batch=(16,)))
     row = answer.plan.rows[0]
-    assert f"\nDraft {row.depth} at batch 16; needs acceptance {row.break_even_acceptance:.2f}, plan uses " in (
+    assert f"\nDraft {row.depth} at batch 16; needs acceptance {row.break_even_acceptance:.2f}, has " in (
         answer_text(answer)
     )
 

@@ -86,7 +86,7 @@ def test_the_answer_says_how_sure_it_is() -> None:
     options = ["plan", "qwen3-30b-a3b", "--gpu", "h200", "--prices", "laws", "--drafter", "eagle"]
     text = " ".join(run(*options).out.split())
     assert re.match(r"Only up to batch 256: \d\.\d\d× at batch 1 \(80% range \d\.\d\d to \d\.\d\d\) with eagle\.", text)
-    assert "Largest unknown: acceptance (other model's); run specmargin profile acceptance." in text
+    assert "Largest unknown: acceptance (not measured); run specmargin profile acceptance." in text
     payload = json.loads(run(*options, "--json").out)
     assert payload["rows"][0]["speedup_low"] < payload["rows"][0]["speedup"] < payload["rows"][0]["speedup_high"]
     assert [entry["name"] for entry in payload["inputs"]] == ["prices", "acceptance", "routing"]
@@ -128,7 +128,7 @@ def test_a_range_that_spans_one_is_uncertain_and_says_what_to_measure() -> None:
     first, second, *_ = values["verdict"].splitlines()
     assert first == "Uncertain at batch 1 with eagle: 0.80 to 1.40× (80% range), estimate 1.10×."
     assert second.startswith("Draft ")
-    assert "\nLargest unknown: acceptance (other model's); run specmargin profile acceptance." in values["verdict"]
+    assert "\nLargest unknown: acceptance (not measured); run specmargin profile acceptance." in values["verdict"]
     assert "It is clearly faster, with an 80% range above 1, at no batch." in values["verdict_details"]
     assert values["surely_pays_at_batches"] == [] and values["uncertain_at_batches"] == values["pays_at_batches"]
     assert values["config"] == answer.config.text != ""  # the schedule is written all the same

@@ -36,7 +36,7 @@ class InputRange:
 
     name: str
     origin: str  # in a word or two
-    phrase: str  # in a sentence: "acceptance (other model's)"
+    phrase: str  # in a sentence: "acceptance (not measured)"
     low: float
     high: float
     narrow: str  # how to know it better; "" if it is as good as it gets
@@ -181,7 +181,7 @@ def acceptance_range(survival: Survival, depth: int, *, own: bool) -> InputRange
     if own:
         origin, phrase, narrow = "yours", "acceptance", ""
     elif survival.source.kind is SourceKind.ASSUMED:
-        origin, phrase = "borrowed", "acceptance (other model's)"
+        origin, phrase = "borrowed", "acceptance (not measured)"
         narrow = "specmargin profile acceptance"
     else:
         origin, phrase = "benchmark", "acceptance (benchmark)"

@@ -66,7 +66,7 @@ class Plan:
 
     @property
     def limit(self) -> int | None:
-        """The last batch that pays, if larger ones lose over `min_gain` or, for want of memory, peak throughput falls."""
+        """The last that pays, if larger ones lose over `min_gain`, or peak throughput falls for want of memory."""
         if not self.paying:
             return None
         last = self.paying[-1][1]

@@ -93,9 +93,12 @@ def _headline(plan: Plan, judgement: Judgement) -> dict[str, Any]:
 def _drafts(plan: Plan, judgement: Judgement) -> dict[str, Any]:
     row = judgement.row
     accepted = float(plan.scenario.survival.up_to(max(row.depth, 1)).sum())
+    evens = [each.break_even_acceptance for each in plan.rows if each.fits and each.depth > 0 and plan.pays]
+    known = [round(even, 2) for even in (row.break_even_acceptance, *evens) if even is not None]
     return _steps(plan) | {
         "only_batch": row.batch if len(plan.rows) == 1 else None,
-        "even": row.break_even_acceptance,
+        "even": min(known, default=None),
+        "most_even": max(known) if known and max(known) > min(known) else None,  # of any batch that drafts
         # The constant acceptance with as many accepted tokens, which can be compared with the break-even.
         "used": float(break_even_acceptance(1.0 + accepted, max(row.depth, 1))),
     }
