@@ -57,7 +57,7 @@ lab: $(VENV)/.installed-dev
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m lab.validation
 
 bench: $(VENV)/.installed-dev
-	for part in prices routing policy driver overhead simulator explorer; do \
+	for part in prices routing policy driver overhead simulator explorer loading; do \
 		echo "== $$part"; $(BIN)/python -m lab.speed.$$part || exit 1; done
 
 # Records prices, decisions and public names again and prints what moved: see tests/golden/README.md.

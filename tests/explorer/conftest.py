@@ -7,6 +7,9 @@ import os
 import socket
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
 from types import ModuleType
@@ -66,6 +69,21 @@ class running:  # noqa: N801 (reads as what it does)
         self._server.should_exit = True
         self._thread.join(timeout=10)
         self._socket.close()
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, *_: object) -> None:
+        """Nothing: a test's output is its result."""
+
+
+@contextmanager
+def folder_served(folder: Path) -> Iterator[str]:
+    """The address of a web server of a folder."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(folder)))
+    Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}/"
+    server.shutdown()
+    server.server_close()
 
 
 @pytest.fixture(scope="session")

@@ -11,16 +11,13 @@ import math
 import random
 import sys
 from collections.abc import Iterator
-from functools import partial
-from http.server import ThreadingHTTPServer
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from threading import Thread
 from typing import Any
 
 from specmargin.show.site.build import BuiltCell, Selection, build_cell, drafters_of
 from specmargin.show.site.pages import write_pages
-from tests.explorer.test_site import ACCEPTANCES, Quiet, answered, made, planned, priced
+from tests.explorer.test_site import ACCEPTANCES, answered, made, planned, priced
 
 CELLS, STATES_PER_CELL = 80, 5
 MODELS = (
@@ -73,26 +70,23 @@ def compared(state: dict[str, Any], answer: dict[str, Any]) -> tuple[float, bool
 def main() -> int:
     from playwright.sync_api import sync_playwright  # noqa: PLC0415
 
-    from tests.explorer.conftest import _setup  # noqa: PLC0415
+    from tests.explorer.conftest import _setup, folder_served  # noqa: PLC0415
 
     draw = random.Random(7)
-    with TemporaryDirectory() as name, sync_playwright() as playwright:
+    with TemporaryDirectory() as name, folder_served(Path(name)) as address, sync_playwright() as playwright:
         folder = Path(name)
         built = list(cells(folder, draw))
         wanted = [state for cell in built for state in states(cell, folder, draw)]
         models = tuple(dict.fromkeys(cell.model for cell in built))
         write_pages(folder, Selection(models=models, gpus=GPUS, engines=ENGINES, drafters=DRAFTERS), built, None)
-        server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=name))
-        Thread(target=server.serve_forever, daemon=True).start()
         browser = playwright.chromium.launch(executable_path=_setup().chromium(), args=["--no-sandbox"])
         page = browser.new_page()
-        page.goto(f"http://127.0.0.1:{server.server_port}/{models[0]}/?gpu={built[0].gpu}&engine={built[0].engine}")
+        page.goto(f"{address}{models[0]}/?gpu={built[0].gpu}&engine={built[0].engine}")
         found = [
             (*compared(state, answer), state)
             for state, answer in zip(wanted, made(answered(page), wanted), strict=True)
         ]
         browser.close()
-        server.shutdown()
     found.sort(key=lambda entry: -entry[0])
     wrong = [entry for entry in found if entry[0] > TOLERANCE]
     others = sum(differs for _, differs, _ in found)

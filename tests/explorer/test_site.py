@@ -6,11 +6,9 @@ import random
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
-from functools import cache, partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from functools import cache
 from itertools import product
 from pathlib import Path
-from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,6 +28,7 @@ if TYPE_CHECKING:
 pytest.importorskip("vl_convert")
 from specmargin.show.site.build import BuiltCell, Selection, build_cells
 from specmargin.show.site.pages import write_pages
+from tests.explorer.conftest import folder_served
 
 Open = Callable[..., "Page"]
 #: Dense and MoE, one GPU and several, a borrowed routing and one of its own, windows; every engine.
@@ -57,11 +56,6 @@ ROW_KEYS = (
 )
 
 
-class Quiet(SimpleHTTPRequestHandler):
-    def log_message(self, *_: object) -> None:
-        """Nothing: a test's output is its result."""
-
-
 @pytest.fixture(scope="session")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("site")
@@ -85,12 +79,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def served(site: Path) -> Iterator[str]:
     """In a folder of its host, as a page of a project is."""
-    handler = partial(Quiet, directory=str(site.parent))
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}/{site.name}/"
-    server.shutdown()
-    server.server_close()
+    with folder_served(site.parent) as address:
+        yield f"{address}{site.name}/"
 
 
 @pytest.fixture
@@ -162,7 +152,7 @@ def made(page: Page, states: list[dict[str, Any]]) -> list[dict[str, Any]]:
     texts = [{name: "" if value is None else str(value) for name, value in state.items()} for state in states]
     answers: list[dict[str, Any]] = page.evaluate(
         """async (states) => {
-          const { answer } = await import(new URL("static/api.js", document.baseURI));
+          const { modules: { api: { answer } } } = await import(new URL("static/app.js", document.baseURI));
           const all = [];
           for (const state of states) all.push((await answer([state])).answers[0]);
           return all.map(({ plan, here }) => ({ plan, here }));
@@ -296,7 +286,7 @@ def test_schedules_are_those_of_python(visit: Open) -> None:
     assert zigzag >= 10
     found = answered(visit()).evaluate(
         """async (cases) => {
-          const { choose } = await import(new URL("static/rules.js", document.baseURI));
+          const { modules: { rules: { choose } } } = await import(new URL("static/app.js", document.baseURI));
           return cases.map(([table, rule]) => choose(rule, table, [1, 2, 4, 8, 16, 32], 0.01));
         }""",
         [[table, rule] for table, rule, _, _ in cases],

@@ -219,7 +219,8 @@ def test_the_command_writes_and_resumes(tmp_path: Path) -> None:
         "index.html",
         "qwen3-8b/index.html",
         "story/index.html",
-        "data/site.json",
+        "data/qwen3-8b/refused.json",
+        "static/app.js",
         "data/qwen3-8b/h100-sglang.json",
         "data/qwen3-8b/h100-sglang/1024.bin",
     }

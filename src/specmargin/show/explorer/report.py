@@ -52,12 +52,7 @@ def page(view: View, origin: Origin, *, advance: Callable[[], None] = lambda: No
     drawn = drawings(list(GALLERY), view, heading="h4", advance=advance)
     plan = view.plan
     parts = [
-        f"<h1>{_text(plan['model'])} on {_text(plan['gpu'])}</h1>",
-        f'<p class="verdict">{_text(plan["verdict"])}</p>',
-        f"<ul>{''.join(f'<li>{_text(fact)}</li>' for fact in plan['verdict_details'])}</ul>",
-        _facts(view),
-        _flags(plan, view.answer.engine.title),
-        _table(view),
+        *answer(view, heading="h1"),
         f"<h2>{story.TITLE}</h2><p>{_text(story.LEAD)}</p>",
         *(
             f"<section><h3>{_text(p.heading)}</h3><p>{_text(p.text)}</p>{drawn.pop(p.figure, '')}</section>"
@@ -71,6 +66,19 @@ def page(view: View, origin: Origin, *, advance: Callable[[], None] = lambda: No
     title = _text(f"{plan['model']} on {plan['gpu']}: does speculation pay?")
     document = Template(_DOCUMENT.read_text(encoding="utf-8"))
     return document.substitute(title=title, colours=_colours(), body="\n".join(parts))
+
+
+def answer(view: View, *, heading: str) -> list[str]:
+    """The answer alone, as the parts of a page without scripts."""
+    plan = view.plan
+    return [
+        f"<{heading}>{_text(plan['model'])} on {_text(plan['gpu'])}</{heading}>",
+        f'<p class="verdict">{_text(plan["verdict"])}</p>',
+        f"<ul>{''.join(f'<li>{_text(fact)}</li>' for fact in plan['verdict_details'])}</ul>",
+        _facts(view),
+        _flags(plan, view.answer.engine.title),
+        _table(view),
+    ]
 
 
 def _footer(view: View, origin: Origin) -> str:

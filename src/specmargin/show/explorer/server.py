@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from functools import lru_cache, partial
 from importlib.resources import files
+from string import Template
 from threading import Thread
 from typing import Annotated, Any, Literal
 from urllib.parse import urlencode
@@ -93,7 +95,7 @@ def make_app(
     )
     app.add_middleware(Guard, hosts=hosts, token=token)
     _errors(app)
-    _pages(app)
+    _pages(app, files)
     _numbers(app, files)
     _verbs(app, files)
     _downloads(app, files)
@@ -155,14 +157,27 @@ def vega_bundle() -> bytes:
     return subprocess.run([sys.executable, "-c", _BUNDLE, _GLOBAL], stdout=subprocess.PIPE, check=True).stdout
 
 
-def _pages(app: FastAPI) -> None:
+def _html(text: str) -> Response:
+    return Response(text, media_type="text/html; charset=utf-8")
+
+
+def _pages(app: FastAPI, uploads: Uploads) -> None:
     def page(name: str) -> Response:
         ending = name.rpartition(".")[2]
         return Response((_STATIC / name).read_bytes(), media_type=f"{_TYPES[ending]}; charset=utf-8")
 
     @app.get("/", include_in_schema=False)
-    def index() -> Response:
-        return page("index.html")
+    def index(request: Request) -> Response:
+        text = (_STATIC / "index.html").read_text(encoding="utf-8")
+        link = html.escape(f"plain?{request.url.query}")
+        return _html(text.replace('href="plain"', f'href="{link}"'))
+
+    @app.get("/plain", include_in_schema=False)
+    def plain(query: PageQuery, request: Request) -> Response:
+        """The answer without scripts: what the `noscript` of the page leads to."""
+        text = Template((_STATIC / "plain.html").read_text(encoding="utf-8"))
+        body = "\n".join(report.answer(view_of(query, uploads), heading="h1"))
+        return _html(text.substitute(answer=body, query=html.escape(request.url.query)))
 
     @app.get("/story", include_in_schema=False)
     def story_page() -> Response:

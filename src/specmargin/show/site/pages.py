@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import json
+import re
 from collections.abc import Sequence
 from importlib.resources import files
 from importlib.resources.abc import Traversable
@@ -19,11 +20,13 @@ from specmargin.files import write_bytes
 from specmargin.limits import MAX_BATCH
 from specmargin.show.explorer import choices, story
 from specmargin.show.explorer.drawings import dark_rules, drawings
+from specmargin.show.explorer.report import answer
 from specmargin.show.explorer.request_schema import PageRequest
 from specmargin.show.explorer.server import vega_bundle
 from specmargin.show.explorer.view import View
 from specmargin.show.figures import curve, overlay
 from specmargin.show.site.build import BuiltCell, Selection, drafters_of
+from specmargin.show.site.bundle import bundle, inlined, modules_of, without_modules
 from specmargin.show.site.card import HEIGHT, WIDTH, CardRow, card_png, headline
 from specmargin.show.site.figures import FIGURES, structures
 from specmargin.show.site.grids import DEPTH
@@ -35,15 +38,15 @@ from specmargin.verbs.plan.request_schema import PlanRequest
 FIELDS = ("model", "gpu", "engine", "drafter", "acceptance", "batch", "context", "gpu_hour_price")
 _CAN = {"uploads": False, "report": False, "json": False, "files": False, "story": True, "compare": True}
 _TITLE = "Specmargin: where speculation pays"
-_OWN = ("api.js", "fields.js")  # of the explorer, replaced by the site's
 #: Charts wait for the first answer.
-_LAZY = 'import { firstAnswer } from "../api.js";\nawait firstAnswer;\nawait import("./vega-bundle.js");\n'
+_LAZY = 'import { modules } from "../app.js";\nawait modules.api.firstAnswer;\nawait import("./vega-bundle.js");\n'
+_NOT_HERE = ("report", "story")  # modules of the explorer: they need its server
 #: Browsers load no module from a folder on disk: say so instead of an empty page.
 _FROM_DISK = (
     '<script>if (location.protocol === "file:") addEventListener("DOMContentLoaded", () => {'
     ' document.querySelector("h1").textContent = "Open it through a web server: python -m http.server"; });</script>'
 )
-_PAGES = ("index.html", "story.html", "report.html")
+_NOSCRIPT = re.compile(r"<noscript>.*?</noscript>", re.DOTALL)
 _DARK_DRAWINGS = f"<style>{dark_rules(':root[data-theme=dark] ')}</style>"
 
 
@@ -54,11 +57,15 @@ def write_pages(folder: Path, selection: Selection, outcomes: Sequence[BuiltCell
         raise InputError(f"no cell of this site can be priced: {outcomes[0].refused}")
     models = [name for name in selection.models if any(outcome.model == name for outcome in built)]
     _static(folder, selection, models)
-    _write(folder / "data" / "site.json", _json(site_data(selection, outcomes, models)))
-    page = (_explorer() / "index.html").read_text(encoding="utf-8")
+    data = site_data(selection, models)
     for model in models:
+        refused = {
+            _cell(outcome): outcome.refused for outcome in outcomes if outcome.model == model and outcome.refused
+        }
+        _write(folder / "data" / model / "refused.json", _json(refused))
         best = next(outcome for outcome in built if outcome.model == model)
         rows = _rows(best, drafters_of(model, selection.drafters)[0])
+        page = _with_data(_without_scripts(_text("index.html"), best), data | {"refused": {model: refused}})
         _write(folder / "cards" / f"{model}.png", card_png(model, best.place, rows))
         text = headline(model, best.place, rows)
         _write(folder / model / "index.html", _page(page, model, f"{model}: does speculation pay?", text, model, url))
@@ -102,17 +109,17 @@ def _story(cell: BuiltCell) -> str:
     )
     lead = story.LEAD.replace("which this page computes for your scenario", "shown here for one model")
     note = f"Numbers of {cell.model} on {cell.place}, batch {request.batch}, context {request.context:,}."
-    page = (_explorer() / "story.html").read_text(encoding="utf-8")
+    page = _text("story.html")
     start, end = page.index('<p class="lead"'), page.index("</main>")
-    head = page[:start].replace('<script type="module" src="static/story.js"></script>', _DARK_DRAWINGS)
+    head = page[:start].replace("</head>", f"{_DARK_DRAWINGS}\n</head>")
     return (
         f'{head}<p class="lead">{html.escape(lead)}</p>\n<p class="quiet">{html.escape(note)}</p>\n'
         f'<div id="paragraphs">{"".join(sections)}</div>\n{page[end:]}'
     )
 
 
-def site_data(selection: Selection, outcomes: Sequence[BuiltCell], models: Sequence[str]) -> dict[str, Any]:
-    """What the page reads first: its controls, where the grids are, and the templates of figures."""
+def site_data(selection: Selection, models: Sequence[str]) -> dict[str, Any]:
+    """What every page has inside: its controls, numbers and words of the planner, and the templates of figures."""
     known = choices.catalog()
     kinds = list(dict.fromkeys(kind for model in models for kind in drafters_of(model, selection.drafters)))
 
@@ -136,7 +143,6 @@ def site_data(selection: Selection, outcomes: Sequence[BuiltCell], models: Seque
             "themes": known["themes"],
             "can": {**_CAN, "fields": list(FIELDS)},
         },
-        "refused": {_cell(outcome): outcome.refused for outcome in outcomes if outcome.path is None},
         "structures": structures(),
         "limits": _limits(),
         "phrases": {**verdict.PHRASES, **overlay.PHRASES},
@@ -171,16 +177,38 @@ def _explorer() -> Traversable:
     return files("specmargin.show.explorer") / "static"
 
 
+def _text(name: str) -> str:
+    """A static file: the site's own before the explorer's."""
+    own = files("specmargin.show.site") / "static" / name
+    return (own if own.is_file() else _explorer() / name).read_text(encoding="utf-8")
+
+
 def _static(folder: Path, selection: Selection, models: Sequence[str]) -> None:
-    """Scripts and styles: the explorer's, but for its provider of answers."""
-    for entry in _explorer().iterdir():
-        if entry.is_file() and entry.name not in (*_PAGES, *_OWN):
-            _write(folder / "static" / entry.name, entry.read_bytes())
-    for entry in (files("specmargin.show.site") / "static").iterdir():
-        _write(folder / "static" / entry.name, entry.read_bytes())
-    _write(folder / "static" / "fields.js", fields_script(selection, models).encode())
+    """The icon, the charts' library, and per module of a page one file with all that it imports."""
+    fields = fields_script(selection, models)
+    pages = [entry.read_text(encoding="utf-8") for entry in _explorer().iterdir() if entry.name.endswith(".html")]
+    for name in sorted({name for page in pages for name in modules_of(page)} - set(_NOT_HERE)):
+        text = bundle(name, lambda file: fields if file == "fields.js" else _text(file))
+        _write(folder / "static" / f"{name}.js", text.encode())
+    _write(folder / "static" / "icon.svg", (_explorer() / "icon.svg").read_bytes())
     _write(folder / "static" / "lib" / "vega.js", _LAZY.encode())
     _write(folder / "static" / "lib" / "vega-bundle.js", vega_bundle())
+
+
+def _without_scripts(page: str, cell: BuiltCell) -> str:
+    """The answer at the page's defaults, for readers without JavaScript."""
+    view = View(request=PageRequest(model=cell.model, gpu=cell.gpu, gpus=cell.gpus, engine=cell.engine))
+    said = "Controls and figures need JavaScript. Without it, the answer at the defaults of this page:"
+    body = "\n".join([f"<p>{said}</p>", *answer(view, heading="h2")])
+    return _NOSCRIPT.sub(lambda _: f"<noscript>{body}</noscript>", page)
+
+
+def _with_data(page: str, data: dict[str, Any]) -> str:
+    """The explorer's page with the site's data inside, and a script that asks for its grid while the rest loads."""
+    text = _json(data).decode().replace("<", "\\u003c")
+    block = f'<script type="application/json" id="site">{text}</script>\n'
+    early = f'<script type="module" async>\n{bundle("early", _text)}</script>\n'
+    return page.replace("</body>", f"{block}{early}</body>")
 
 
 def fields_script(selection: Selection, models: Sequence[str]) -> str:
@@ -216,7 +244,7 @@ def _page(page: str, path: str, title: str, text: str, model: str, url: str | No
     ]
     tags.append(_FROM_DISK)
     head = f'<base href="{root}">\n<title>{html.escape(title)}</title>\n' + "\n".join(tags)
-    return _retitled(page, head).encode()
+    return inlined(_retitled(without_modules(page, _NOT_HERE), head), _text).encode()
 
 
 def _retitled(page: str, head: str) -> str:

@@ -130,15 +130,26 @@ export function hint(text, more = false) {
   byId("model-hint").replaceChildren(...said, ...(text ? [element("span", {}, text)] : []));
 }
 
-// On a phone the form is a drawer over the page.
+// On a phone the form is a drawer over the page: closed, nothing in it can be reached; open, nothing outside of it.
 export function drawer() {
+  const narrow = matchMedia("(max-width: 900px)");
+  const outside = [document.querySelector("header"), document.querySelector("main")];
+  const isOpen = () => document.body.classList.contains("drawer-open");
+  const reachable = () => {
+    form.inert = narrow.matches && !isOpen();
+    for (const part of outside) part.inert = narrow.matches && isOpen();
+  };
   const set = (open) => {
     document.body.classList.toggle("drawer-open", open);
     byId("drawer").setAttribute("aria-expanded", String(open));
+    reachable();
     if (open) form.querySelector("select").focus();
-    else if (form.contains(document.activeElement)) byId("drawer").focus();
+    else if (narrow.matches) byId("drawer").focus();
   };
-  byId("drawer").addEventListener("click", () => set(!document.body.classList.contains("drawer-open")));
+  byId("drawer").addEventListener("click", (event) => { event.stopPropagation(); set(!isOpen()); });
   byId("close").addEventListener("click", () => set(false));
-  addEventListener("keydown", ({ key }) => { if (key === "Escape" && document.body.classList.contains("drawer-open")) set(false); });
+  document.addEventListener("click", ({ target }) => { if (isOpen() && !form.contains(target)) set(false); });
+  addEventListener("keydown", ({ key }) => { if (key === "Escape" && isOpen()) set(false); });
+  narrow.addEventListener("change", () => set(false));
+  reachable();
 }

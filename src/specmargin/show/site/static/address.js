@@ -1,6 +1,6 @@
 // Addresses: every model has a folder with a preview card of its own, so a state's link is MODEL/?the rest.
 
-const ROOT = new URL("../", import.meta.url);
+export const ROOT = new URL("./", document.baseURI); // every page has a <base> that leads to it
 
 export function folderModel(models) {
   const folder = decodeURIComponent(location.pathname.slice(ROOT.pathname.length).split("/")[0] ?? "");

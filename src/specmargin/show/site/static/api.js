@@ -1,13 +1,11 @@
 // The provider of answers for the static site: grids written by `specmargin site` instead of a server.
 
-import { enginesOf } from "./dom.js";
-import { overlays } from "./overlays.js";
 import { sliceOf } from "./cell.js";
+import { enginesOf } from "./dom.js";
+import { header, headerPath, keyOf, refusals, site, table, tablePath } from "./grids.js";
+import { overlays } from "./overlays.js";
 import { makePlan } from "./plan.js";
 import { parseAcceptance, Unreadable } from "./survival.js";
-
-const ROOT = new URL("../", import.meta.url);
-const loaded = new Map(); // by path: promises
 
 export class Refused extends Error {
   constructor(message, field = null, gpus = null) {
@@ -17,37 +15,28 @@ export class Refused extends Error {
   }
 }
 
-// A file of the site, once.
-function fetched(path, form) {
-  const loading = loaded.get(path) ?? fetch(new URL(path, ROOT)).catch(() => null).then((reply) => {
-    if (!reply?.ok) throw new Refused(`${path} is missing: was this site uploaded completely?`);
-    return reply[form]();
-  });
-  loading.catch(() => loaded.delete(path));
-  loaded.set(path, loading);
-  return loading;
+export async function catalog() { return site.catalog; }
+
+// A file of the site that must be there.
+async function present(path, loading) {
+  const content = await loading;
+  if (content === null) throw new Refused(`${path} is missing: was this site uploaded completely?`);
+  return content;
 }
-
-const opened = () => fetched("data/site.json", "json");
-
-export async function catalog() { return (await opened()).catalog; }
 
 // --- cells ---
 
 const names = (list) => (list.length > 1 ? `${list.slice(0, -1).join(", ")} and ${list[list.length - 1]}` : list[0]);
 
-// Without an engine, the first of this site's that runs on the GPU.
-const keyOf = (known, gpu, { model, engine }) => `${model}/${gpu}-${engine || (enginesOf(known, gpu)[0] ?? known.engines[0]).name}`;
-
 async function cellOf(state) {
-  const { catalog: known, refused } = await opened();
+  const { catalog: known } = site;
   for (const [field, list] of [["model", "models"], ["gpu", "gpus"], ["engine", "engines"]]) {
     const offered = known[list].map((entry) => entry.name);
     if ((state[field] || field !== "engine") && !offered.includes(state[field])) throw new Refused(`This site has no ${field} "${state[field]}"; it has ${names(offered)}.`, field);
   }
-  const key = keyOf(known, state.gpu, state);
-  if (refused[key]) throw new Refused(refused[key]);
-  return { ...(await fetched(`data/${key}.json`, "json")), key };
+  const key = keyOf(state.gpu, state), { [key]: refused } = await refusals(state.model);
+  if (refused) throw new Refused(refused);
+  return { ...(await present(headerPath(key), header(key))), key };
 }
 
 function number(state, field, low, high, otherwise) {
@@ -75,8 +64,8 @@ function settings(cell, state) {
 async function answered(state) {
   try {
     const cell = await cellOf(state), chosen = settings(cell, state);
-    const slice = await sliceOf(cell, chosen.context, (tokens) => fetched(`data/${cell.key}/${tokens}.bin`, "arrayBuffer"));
-    return makePlan(slice, await opened(), chosen);
+    const slice = await sliceOf(cell, chosen.context, (tokens) => present(tablePath(cell.key, tokens), table(cell.key, tokens)));
+    return makePlan(slice, site, chosen);
   } catch (error) {
     if (!(error instanceof Refused)) throw error;
     return { refused: error.message, field: error.field, gpus: error.gpus };
@@ -96,7 +85,7 @@ export async function answer(states, { show = [], have = [] } = {}) {
   const answers = made.map((one, i) => ({ label: named[i], ...one }));
   if (answers[0].field) throw new Refused(answers[0].refused, answers[0].field); // of a link: the page uses the default instead
   const sides = answers.filter((entry) => entry.plan);
-  const drawn = sides.length ? overlays(sides, await opened()) : [];
+  const drawn = sides.length ? overlays(sides, site) : [];
   const figures = show.map((name) => drawn.find((figure) => figure.name === name) ?? { name, reason: "not on this site" });
   setTimeout(tellFirst, 50);
   return {
@@ -107,18 +96,19 @@ export async function answer(states, { show = [], have = [] } = {}) {
 
 // What of this site is nearest to a scenario that it lacks: other GPUs and engines of the model, or its models.
 export async function fixes(state) {
-  const { catalog: known, refused } = await opened();
+  const { catalog: known } = site;
   if (!known.models.some(({ name }) => name === state.model)) return known.models.map(({ name }) => ({ text: name, changes: { model: name } }));
-  const has = (changes) => !refused[keyOf(known, changes.gpu ?? state.gpu, { ...state, ...changes })];
+  const refused = await refusals(state.model);
+  const has = (changes) => !refused[keyOf(changes.gpu ?? state.gpu, { ...state, ...changes })];
   const gpus = known.gpus.map(({ name, title }) => ({ text: title.replace(/^NVIDIA /, ""), changes: { gpu: name } }));
   const engines = enginesOf(known, state.gpu).map(({ name, title }) => ({ text: title, changes: { engine: name } }));
   return [...gpus, ...engines].filter(({ changes }) => has(changes));
 }
 
 export async function alternatives(state, field) {
-  const { catalog: known, refused } = await opened();
   if (field === "drafter") return (await cellOf(state)).drafters.map((entry) => entry.kind);
-  return known.gpus.map((entry) => entry.name).filter((gpu) => !refused[keyOf(known, gpu, state)]);
+  const refused = await refusals(state.model);
+  return site.catalog.gpus.map((entry) => entry.name).filter((gpu) => !refused[keyOf(gpu, state)]);
 }
 
 export const links = () => ({ json: null, report: null, story: "story/", figure: null });

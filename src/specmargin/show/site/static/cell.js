@@ -1,15 +1,6 @@
 // A cell, a model on GPUs in an engine, at one context: what show/site/grids.py wrote, interpolated.
 
-// The place of x among ascending knots: the knot before it and the share of the way to the next; beyond the ends too.
-export function place(knots, x) {
-  let low = 0, high = knots.length - 1;
-  if (low === high) return [0, 0];
-  while (high - low > 1) {
-    const middle = (low + high) >> 1;
-    if (knots[middle] <= x) low = middle; else high = middle;
-  }
-  return [low, (x - knots[low]) / (knots[high] - knots[low])];
-}
+import { around, place } from "./knots.js";
 
 // Numbers, or arrays of them of any depth.
 const mixed = (a, b, share) => (typeof a === "number" ? (1 - share) * a + share * b : a.map((each, i) => mixed(each, b[i], share)));
@@ -52,11 +43,10 @@ async function readTable(content, { batches, sampled, depth, drafters, quantum }
 
 // `read(tokens)`: the content of the table of a context.
 export async function sliceOf(cell, tokens, read) {
-  const at = place(cell.contexts, tokens), [low, share] = at;
-  const table = async (i) => readTable(await read(cell.contexts[i]), cell);
-  const tables = await Promise.all([share < 1 && table(low), share > 0 && table(low + 1)]);
-  const of = (name) => (tables[0] && tables[1] ? mixed(tables[0][name], tables[1][name], share) : (tables[0] || tables[1])[name]);
-  const [near] = tables.filter(Boolean).slice(share > 0.5 ? -1 : 0);
+  const at = place(cell.contexts, tokens), [, share] = at;
+  const tables = await Promise.all(around(cell.contexts, tokens).map(async (knot) => readTable(await read(knot), cell)));
+  const of = (name) => (tables.length > 1 ? mixed(tables[0][name], tables[1][name], share) : tables[0][name]);
+  const [near] = tables.slice(share > 0.5 ? -1 : 0);
   const times = { plain: of("plain"), verify: of("verify"), rounds: of("rounds"), more: of("more"), uniform: of("uniform"), low: of("low"), high: of("high"), bound: near.bound, unknown: near.unknown };
   return new Slice(cell, { ...times, plainBytes: between(cell.bytes, at), bytes: cell.drafters.map((drafter) => between(drafter.bytes, at)) });
 }

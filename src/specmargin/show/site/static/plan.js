@@ -1,7 +1,8 @@
 // The plan of a scenario, with the keys of `plan --json`: interpolation in a cell, and arithmetic on its prices. Limits, rules
 // and sentences are data that Python wrote (`site`: see show/site/pages.py).
 
-import { between, place } from "./cell.js";
+import { between } from "./cell.js";
+import { place } from "./knots.js";
 import { fill } from "./phrases.js";
 import { choose, extended, pays } from "./rules.js";
 import { argmax, depthAt, maxDepth, range, spread } from "./schedule.js";
