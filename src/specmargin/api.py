@@ -33,6 +33,9 @@ class ScenarioOptions(TypedDict, total=False):
 
     gpus: int
     parallel: str
+    tp: int | None
+    dp: int
+    ep: bool
     weights: str | None
     kv_cache: str | None
     routing: str | None

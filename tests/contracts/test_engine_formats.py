@@ -17,6 +17,7 @@ from specmargin.errors import CatalogError
 from specmargin.formats import ENGINES, find_engine
 from specmargin.formats.base import EngineConfig, ScheduleRequest, find_release
 from specmargin.formats.sglang import graph_batch_sizes
+from specmargin.hardware.layout import Layout
 from specmargin.modes import DRAFTERS, Parallel
 from specmargin.modes import ENGINES as ENGINE_NAMES
 from specmargin.releases import parse_release, release
@@ -48,7 +49,7 @@ def _request(table: DepthTable, kind: str = "mtp", **changes: Any) -> ScheduleRe
             "batches": (1, 4, 16, 64, 256),
             "drafter_kind": kind,
             "drafter_model": "",
-            "parallel": Parallel.TP,
+            "layout": Layout(),
             "min_gain": 0.02,
             "hurdle_by_depth": (0.3,) * 8,
             **changes,
@@ -193,7 +194,7 @@ def test_trtllm_gives_up_little_when_the_plan_deepens_with_batch() -> None:
 @pytest.mark.parametrize("engine", sorted(ENGINES))
 def test_one_depth_under_data_parallelism(engine: str) -> None:
     """vLLM switches its table off there, SGLang refuses, and in TensorRT-LLM each rank would look up its own batch."""
-    config = ENGINES[engine].write(_request(_table(FALLING), parallel=Parallel.DP_EP))
+    config = ENGINES[engine].write(_request(_table(FALLING), layout=Layout(gpus=8, parallel=Parallel.DP_EP)))
     assert not any(word in config.text for word in ("per_batch_size", "adaptive", "draft_len_schedule"))
     assert len(config.schedule.ranges) == 1
     assert {READERS[engine](config, batch) for batch in (1, 64, 1000)} == {config.schedule.max_depth}
@@ -241,7 +242,7 @@ def test_one_depth_never_loses_if_some_depth_does_not(engine: str) -> None:
     """Depth 5 is the fastest on average and loses at batch 256; depth 1 loses nowhere."""
     table = _table([(64, 5), (BATCHES, 1)], slope=0.02)
     table.speedup_by_batch_depth[255, 2:] = 0.6
-    config = ENGINES[engine].write(_request(table, parallel=Parallel.DP_EP, kind="ngram"))
+    config = ENGINES[engine].write(_request(table, layout=Layout(gpus=8, parallel=Parallel.DP_EP), kind="ngram"))
     batches = [1, 4, 16, 64, 256]
     depths = [READERS[engine](config, batch) for batch in batches]
     assert all(table.speedup_by_batch_depth[b - 1, d] >= 1.0 for b, d in zip(batches, depths, strict=True))

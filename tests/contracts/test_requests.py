@@ -66,6 +66,9 @@ OTHER: dict[str, dict[str, str]] = {
     "gpu": {"gpu": "b200"},
     "gpus": {"gpus": "4"},
     "parallel": {"parallel": "dp-ep"},
+    "tp": {"parallel": "tp", "tp": "1"},  # refused: not all GPUs of --gpus
+    "dp": {"parallel": "tp", "dp": "2"},
+    "ep": {"parallel": "tp", "ep": ""},
     "placement": {"model": "REFERENCE", "drafter": "eagle", "routing": "reference-moe", "placement": "balanced"},
     "weights": {"weights": "fp8"},
     "kv_cache": {"kv_cache": "fp8"},
@@ -109,12 +112,17 @@ def answer(verb: str, scenario: dict[str, str], capsys: pytest.CaptureFixture[st
     """What the verb prints as JSON, without the names of what was asked; or the sentence that refuses it."""
     unused = REQUESTS[verb].unused
     model, options = scenario["model"], {name: value for name, value in scenario.items() if name != "model"}
-    flags = [word for name, value in options.items() if name not in unused for word in (_flag(name), value)]
+    flags = _flags({name: value for name, value in options.items() if name not in unused})
     try:
         assert run(verb, [model, *flags, *ASKED[verb], "--json"]) == 0
     except InputError as error:
         return str(error)
     return _numbers(json.loads(capsys.readouterr().out))
+
+
+def _flags(options: dict[str, str]) -> list[str]:
+    """As words of a command line; a value that is empty belongs to a switch."""
+    return [word for name, value in options.items() for word in (_flag(name), value) if word]
 
 
 def _flag(field: str) -> str:
@@ -139,7 +147,7 @@ def test_no_option_is_ignored(verb: str, field: str, capsys: pytest.CaptureFixtu
     changes = {name: value.replace("REFERENCE", str(reference)) for name, value in OTHER[field].items()}
     if field in REQUESTS[verb].unused:
         changed = {"model": BASE["model"], "gpu": BASE["gpu"], field: OTHER[field][field]}
-        flags = [word for name, value in changed.items() if name != "model" for word in (_flag(name), value)]
+        flags = _flags({name: value for name, value in changed.items() if name != "model"})
         with pytest.raises(InputError, match=f"^{_flag(field)}: .*; leave it out$"):
             run(verb, [changed["model"], *flags, *ASKED[verb], "--json"])
         return

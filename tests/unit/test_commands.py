@@ -43,7 +43,7 @@ LAYOUTS = [(1, "tp"), (8, "tp"), (8, "ep"), (8, "dp-ep")]
 
 @pytest.mark.parametrize(
     ("engine", "gpus", "parallel"),
-    [(name, *at) for name, form in ENGINES.items() for at in LAYOUTS if form.spreads_experts or at[1] == "tp"],
+    [(name, *at) for name, form in ENGINES.items() for at in LAYOUTS if name != "llamacpp" or at[1] == "tp"],
 )
 def test_commands_are_one_line_with_the_flags_of_the_plan(engine: str, gpus: int, parallel: str) -> None:
     answer = planned(engine=engine, gpus=gpus, parallel=parallel)

@@ -11,11 +11,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
+from math import prod
 from pathlib import Path
 from types import NoneType
 from typing import Annotated, Any, ClassVar, TypeVar, get_args, get_origin
 
-from pydantic import BeforeValidator, Field, ValidationError
+from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from specmargin.errors import ScenarioError
 from specmargin.limits import MAX_BATCH, MAX_DEPTH
@@ -28,6 +29,7 @@ NO_ACCEPTANCE = "no price depends on acceptance"
 FULL_DRAFTS = "drafts of their full depth are priced here"
 NO_OFF_TIME = "no step with speculation configured but disabled is priced here"
 _MOST_DIGITS = 4000  # of a number that Python reads
+_SIZES = {"tp", "dp"}  # of a layout: their product is the number of GPUs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,6 +215,19 @@ class ScenarioRequest(Request):
         ),
         MODEL.as_("LAYOUT"),
     ] = Parallel.TP
+    tp: Annotated[
+        int | None,
+        Field(ge=1, le=65_536, description="Tensor-parallel GPUs of each data-parallel group."),
+        MODEL.as_("N", "--gpus over --dp"),
+    ] = None
+    dp: Annotated[
+        int, Field(ge=1, le=65_536, description="Data-parallel groups, each with its own sequences."), MODEL.as_("N")
+    ] = 1
+    ep: Annotated[
+        bool,
+        Field(description="Spread whole experts over all GPUs of --tp × --dp; else each is split over them."),
+        MODEL,
+    ] = False
     placement: Annotated[
         Placement,
         Field(
@@ -345,6 +360,17 @@ class ScenarioRequest(Request):
         Field(ge=0, lt=1e6, description="Time that speculation adds per step while configured but disabled, in ms."),
         PRICES.as_("MS"),
     ] = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _count_gpus(cls, given: Any) -> Any:
+        """Without --gpus, as many as the layout has. Sizes that are no numbers are refused with their fields."""
+        if not isinstance(given, Mapping) or "gpus" in given:
+            return given
+        sizes = [given.get(name) or 1 for name in _SIZES]
+        counts = [int(size) for size in sizes if isinstance(size, int) or (isinstance(size, str) and size.isdecimal())]
+        whole = len(counts) == len(sizes) and min(counts) > 0
+        return {**given, "gpus": prod(counts)} if whole and _SIZES & given.keys() else given
 
     def scenario_only(self) -> ScenarioRequest:
         """The scenario without the fields of a verb: the key for a cache of scenarios."""

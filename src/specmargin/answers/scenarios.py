@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from specmargin.acceptance.early_stop import EarlyStop
 from specmargin.acceptance.survival import Survival
+from specmargin.answers.layouts import layout_of
 from specmargin.answers.request_schema import ScenarioRequest
 from specmargin.architecture.precision import Precision, precision_named
 from specmargin.architecture.types import Architecture
@@ -25,13 +26,11 @@ from specmargin.catalog.prices import find_prices
 from specmargin.catalog.routing_profiles import find_routing
 from specmargin.decisions.pricer import Pricer
 from specmargin.decisions.scenario import Scenario
-from specmargin.errors import CatalogError, ParallelismError, ScenarioError
+from specmargin.errors import CatalogError, ScenarioError
 from specmargin.files import existing
 from specmargin.formats import find_engine
 from specmargin.formats.base import EngineFormat
 from specmargin.hardware.device import Device
-from specmargin.hardware.layout import Layout
-from specmargin.modes import Parallel
 from specmargin.prices.measured import MeasuredPrices
 from specmargin.prices.model import EngineTime, PriceModel
 from specmargin.sources import Source, SourceKind
@@ -55,11 +54,10 @@ def scenarios_of(request: ScenarioRequest) -> list[tuple[DraftChoice, Scenario]]
     target = find_model(request.model, weights=precision_named(request.weights) if request.weights else None)
     choices = _drafters(request, target)
     device, engine = find_device(request.gpu), engine_of(request)
-    check_layout(request, engine)
+    layout = layout_of(request, engine, target)
     fp8_warning(engine.name, engine.title, device, target)
     release = named_release(request.engine_time, engine.name)
     prices = find_prices(request.prices, device, engine.name, request.form, release=release)
-    layout = Layout(gpus=request.gpus, parallel=request.parallel)
     steps = prices if isinstance(prices, MeasuredPrices) else None
     if steps is not None:
         steps.check(target, layout)
@@ -106,14 +104,6 @@ def engine_of(request: ScenarioRequest) -> EngineFormat:
     if request.graph_limit is not None and device.vendor == "apple":
         raise ScenarioError(f"--graph-limit: there are no CUDA graphs on {device.title}; leave it out")
     return engine
-
-
-def check_layout(request: ScenarioRequest, engine: EngineFormat) -> None:
-    """Data-parallel attention needs several GPUs, and expert parallelism an engine that has it."""
-    if request.parallel is Parallel.DP_EP and request.gpus == 1:
-        raise ParallelismError("--parallel dp-ep: one GPU has nothing to be parallel with; add --gpus N")
-    if request.parallel is not Parallel.TP and not engine.spreads_experts:
-        raise ParallelismError(f"--parallel {request.parallel}: {engine.title} only splits a model; use --parallel tp")
 
 
 def scenario_of(request: ScenarioRequest) -> tuple[DraftChoice, Scenario]:

@@ -17,7 +17,7 @@ from specmargin.decisions.schedule import DepthTable, Schedule
 from specmargin.errors import CatalogError
 from specmargin.formats.rules import DepthRule, choose, extended, pays, slots
 from specmargin.hardware.device import Device
-from specmargin.modes import Parallel
+from specmargin.hardware.layout import Layout
 from specmargin.releases import Release, Releases
 
 SUBSETS = {"throughput_1k": 1024, "throughput_2k": 2048, "throughput_8k": 8192, "throughput_16k": 16_384}
@@ -47,7 +47,7 @@ class ScheduleRequest:
     batches: tuple[int, ...]  # the batches of the plan that fit; a setting that pays at none of them is not written
     drafter_kind: str
     drafter_model: str  # what the engine loads as drafter, "" if the user named none
-    parallel: Parallel
+    layout: Layout
     min_gain: float
     hurdle_by_depth: tuple[float, ...]  # survival that token 1, 2, … must reach at the plan's first batch
     p_min: float | None = None  # the confidence at which drafts stop, as priced
@@ -107,8 +107,7 @@ class Launch:
     """What is served, and with which setting."""
 
     model: str  # a hub id or a path, as the engine takes it
-    gpus: int
-    parallel: Parallel
+    layout: Layout
     config: EngineConfig
     memory_utilization: float = DEFAULT_UTILIZATION
     kv_cache: str | None = None  # None: as the model's configuration says
@@ -186,7 +185,7 @@ class EngineFormat:
     policy_inside: bool = False  # the setting's file holds the policy; else the plug-in's settings name its file
     releases: Releases | None = None  # None: it has no numbered releases
     stops_early: bool = False  # a draft may stop at a confidence, --draft-p-min
-    spreads_experts: bool = True  # has expert parallelism
+    refuses: Callable[[Layout], str | None] = lambda _: None  # why it cannot run a layout, and what it can
 
     def write(self, request: ScheduleRequest) -> EngineConfig:
         """The best schedule that the engine can run; no setting where none pays."""

@@ -14,6 +14,8 @@ import shlex
 from specmargin.decisions.schedule import Schedule
 from specmargin.formats.base import Benchmark, Command, EngineConfig, EngineFormat, Launch, ScheduleRequest, joined
 from specmargin.formats.rules import DepthRule
+from specmargin.hardware.layout import Layout
+from specmargin.modes import Parallel
 
 _TYPES = {
     "mtp": "draft-mtp",
@@ -51,9 +53,14 @@ def express(request: ScheduleRequest, schedule: Schedule) -> EngineConfig:
 def serve(launch: Launch) -> Command:
     slots = f"-np {launch.sequences} -c {launch.sequences * launch.context}"
     cache = "-ctk q8_0 -ctv q8_0" if launch.kv_cache == "fp8" else ""
-    split = "" if launch.gpus == 1 else "-sm tensor"
+    split = "" if launch.layout.gpus == 1 else "-sm tensor"
     model = f"-m {shlex.quote(f'<{launch.model} as GGUF>')}"
     return Command(text=joined(f"llama-server {model} -ngl all", slots, split, cache, launch.config.text))
+
+
+def refuses(layout: Layout) -> str | None:
+    splits = layout.parallel is Parallel.TP and layout.sequence_ranks == 1
+    return None if splits else "llama.cpp only splits a model; use --parallel tp"
 
 
 def check(load: Benchmark) -> str:
@@ -72,5 +79,5 @@ FORMAT = EngineFormat(
     check=check,
     metric="avg_pred_t/s",
     stops_early=True,
-    spreads_experts=False,
+    refuses=refuses,
 )

@@ -20,9 +20,9 @@ from itertools import chain
 
 from specmargin.decisions.schedule import Schedule
 from specmargin.errors import ScheduleError
-from specmargin.formats.base import Benchmark, Command, EngineConfig, EngineFormat, Launch, ScheduleRequest
+from specmargin.formats.base import Benchmark, Command, EngineConfig, EngineFormat, Launch, ScheduleRequest, joined
 from specmargin.formats.rules import DepthRule
-from specmargin.modes import Parallel
+from specmargin.hardware.layout import Layout
 from specmargin.releases import Releases, release
 
 _ALGORITHMS = {
@@ -63,7 +63,7 @@ def rule(request: ScheduleRequest) -> DepthRule:
 
 
 def _adaptive(request: ScheduleRequest) -> bool:
-    return request.drafter_kind in _ADAPTIVE and request.parallel is not Parallel.DP_EP
+    return request.drafter_kind in _ADAPTIVE and request.layout.sequence_ranks == 1
 
 
 def express(request: ScheduleRequest, schedule: Schedule) -> EngineConfig:
@@ -109,7 +109,7 @@ def _express_dspark(request: ScheduleRequest, schedule: Schedule) -> EngineConfi
         text=f"{_algorithm(request)} {window}",
         schedule=schedule,
         needs=RELEASES.needs(request.release, _DSPARK, what="DSpark drafts"),
-        notes=("DP attention needs --enable-dp-lm-head",) if request.parallel is Parallel.DP_EP else (),
+        notes=("DP attention needs --enable-dp-lm-head",) if request.layout.sequence_ranks > 1 else (),
     )
 
 
@@ -130,16 +130,19 @@ def _flags(request: ScheduleRequest) -> str:
 
 
 def serve(launch: Launch) -> Command:
-    spread = ""
-    if launch.gpus > 1:
-        spread = f"--tp-size {launch.gpus}"
-        if launch.parallel is not Parallel.TP:
-            spread += f" --ep-size {launch.gpus}"
-        if launch.parallel is Parallel.DP_EP:
-            spread += f" --dp-size {launch.gpus} --enable-dp-attention"
     program = "python -m sglang.launch_server --model-path"
-    text = launch.command(program, spread, "--mem-fraction-static", {"fp8": "fp8_e4m3"})
+    text = launch.command(program, _spread(launch.layout), "--mem-fraction-static", {"fp8": "fp8_e4m3"})
     return Command(text=text, file_name=launch.config.file_name, file_text=launch.config.file_text)
+
+
+def _spread(layout: Layout) -> str:
+    """Its tensor-parallel size counts all GPUs: attention DP divides them."""
+    ranks, copies = layout.attention_ranks * layout.sequence_ranks, layout.sequence_ranks
+    return joined(
+        f"--tp-size {ranks}" if ranks > 1 else "",
+        f"--ep-size {layout.expert_ranks}" if layout.expert_ranks > 1 else "",
+        f"--dp-size {copies} --enable-dp-attention" if copies > 1 else "",
+    )
 
 
 def check(load: Benchmark) -> str:

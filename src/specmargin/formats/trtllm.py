@@ -34,7 +34,7 @@ from specmargin.formats.base import (
     joined,
 )
 from specmargin.formats.rules import DepthRule
-from specmargin.modes import Parallel
+from specmargin.hardware.layout import Layout
 from specmargin.releases import Releases, release
 
 _TYPES = {
@@ -84,7 +84,7 @@ def _upper(request: ScheduleRequest) -> bool:
 def _one_depth(request: ScheduleRequest) -> str:
     """Why there is one depth for all batches; "" where there is a schedule."""
     upper = _upper(request)
-    if request.parallel is Parallel.DP_EP:
+    if request.layout.sequence_ranks > 1:
         return "one depth for all batches: under attention DP each rank has its own batch"
     if upper and request.drafter_kind == "dspark":
         return "one depth for all batches: TensorRT-LLM has no schedule for DSpark"
@@ -121,9 +121,12 @@ def _yaml(request: ScheduleRequest) -> str:
 
 
 def serve(launch: Launch) -> Command:
-    spread = ""
-    if launch.gpus > 1:
-        spread = f"--tp_size {launch.gpus}" + ("" if launch.parallel is Parallel.TP else f" --ep_size {launch.gpus}")
+    layout = launch.layout
+    ranks = layout.attention_ranks * layout.sequence_ranks
+    spread = joined(
+        f"--tp_size {ranks}" if ranks > 1 else "",
+        f"--ep_size {layout.expert_ranks}" if layout.expert_ranks > 1 else "",
+    )
     yaml = "\n".join(part for part in (*_server_yaml(launch), launch.config.text) if part)
     notes = []
     if launch.memory_utilization != DEFAULT_UTILIZATION:
@@ -139,8 +142,15 @@ def serve(launch: Launch) -> Command:
     )
 
 
+def refuses(layout: Layout) -> str | None:
+    """`enable_attention_dp` makes a data-parallel rank of every GPU of `tp_size` (mapping.py)."""
+    if layout.sequence_ranks > 1 and layout.attention_ranks > 1:
+        return "attention DP of TensorRT-LLM gives every GPU its own sequences; use --tp 1, or --dp 1"
+    return None
+
+
 def _server_yaml(launch: Launch) -> Iterator[str]:
-    if launch.parallel is Parallel.DP_EP and launch.gpus > 1:
+    if launch.layout.sequence_ranks > 1:
         yield "enable_attention_dp: true"
     if launch.kv_cache == "fp8":
         yield "kv_cache_config:\n  dtype: fp8"
@@ -161,6 +171,7 @@ FORMAT = EngineFormat(
     serve=serve,
     check=check,
     lengths_note=None,
+    refuses=refuses,
     releases=RELEASES,
     max_seqs=lambda _: 2048,  # `max_batch_size` of a server: memory is the limit
 )

@@ -14,10 +14,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from specmargin.decisions.schedule import Schedule
-from specmargin.formats.base import Benchmark, Command, EngineConfig, EngineFormat, Launch, ScheduleRequest
+from specmargin.formats.base import Benchmark, Command, EngineConfig, EngineFormat, Launch, ScheduleRequest, joined
 from specmargin.formats.rules import DepthRule
 from specmargin.hardware.device import Device
-from specmargin.modes import Parallel
+from specmargin.hardware.layout import Layout
 from specmargin.releases import Releases
 
 _METHODS = {
@@ -59,7 +59,7 @@ def _is_large(device: Device) -> bool:
 
 
 def rule(request: ScheduleRequest) -> DepthRule:
-    if request.parallel is Parallel.DP_EP:
+    if request.layout.sequence_ranks > 1:
         return DepthRule(one_depth="one depth for all batches: vLLM ignores others under data parallelism")
     return DepthRule(entry="[{first}, {last}, {depth}]")
 
@@ -94,11 +94,14 @@ def with_policy(config: EngineConfig, part: Mapping[str, object]) -> EngineConfi
 
 
 def serve(launch: Launch) -> Command:
-    spread = ""
-    if launch.gpus > 1:
-        option = "--data-parallel-size" if launch.parallel is Parallel.DP_EP else "--tensor-parallel-size"
-        spread = f"{option} {launch.gpus}" + ("" if launch.parallel is Parallel.TP else " --enable-expert-parallel")
-    return Command(text=launch.command("vllm serve", spread, "--gpu-memory-utilization", {"bf16": "bfloat16"}))
+    memory, kv_names = "--gpu-memory-utilization", {"bf16": "bfloat16"}
+    return Command(text=launch.command("vllm serve", _spread(launch.layout), memory, kv_names))
+
+
+def _spread(layout: Layout) -> str:
+    sizes = {"tensor": layout.attention_ranks, "data": layout.sequence_ranks}
+    options = [f"--{kind}-parallel-size {size}" for kind, size in sizes.items() if size > 1]
+    return joined(*options, "--enable-expert-parallel" if layout.expert_ranks > 1 else "")
 
 
 def check(load: Benchmark) -> str:

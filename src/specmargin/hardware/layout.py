@@ -11,7 +11,7 @@ from specmargin.modes import Parallel
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """GPUs and how they are used. The two optional fields override what follows from `parallel`."""
+    """GPUs and how they are used. The two optional fields override what follows from `parallel`; `of` sets them."""
 
     gpus: int = 1
     parallel: Parallel = Parallel.TP
@@ -24,6 +24,25 @@ class Layout:
         for name, part in (("attention copies", self.attention_copies), ("expert split", self.expert_split)):
             if part is not None and (part < 1 or self.gpus % part):
                 raise ParallelismError(f"{name}: {part} does not divide {self.gpus} GPUs")
+
+    @classmethod
+    def of(cls, *, tp: int = 1, dp: int = 1, ep: bool = False) -> Layout:
+        """`dp` groups of `tp` GPUs, each with its own sequences; every expert on one GPU of all (`ep`), or on all."""
+        gpus = tp * dp
+        if dp == 1:
+            return cls(gpus=gpus, parallel=Parallel.EP if ep else Parallel.TP)
+        if ep:
+            return cls(gpus=gpus, parallel=Parallel.DP_EP, attention_copies=None if tp == 1 else dp)
+        return cls(gpus=gpus, attention_copies=dp)
+
+    @property
+    def name(self) -> str:
+        """`tp`, `ep` or `dp-ep` where that says it all, else with its sizes: `tp2-dp8-ep`."""
+        spread = self.expert_tensor_ranks == 1 and self.gpus > 1
+        if self.sequence_ranks == 1 or (spread and self.attention_ranks == 1):
+            return str(self.parallel)
+        tensor = f"tp{self.attention_ranks}-" if self.attention_ranks > 1 else ""
+        return f"{tensor}dp{self.sequence_ranks}" + ("-ep" if spread else "")
 
     @property
     def sequence_ranks(self) -> int:
@@ -73,7 +92,9 @@ class Layout:
 
     def _check_experts(self, architecture: Architecture) -> None:
         if self.parallel is not Parallel.TP and not architecture.is_moe:
-            raise ParallelismError(f"{architecture.name} has no experts to spread; use --parallel tp")
+            raise ParallelismError(
+                f"{architecture.name} has no experts to spread; use --parallel tp, or leave out --ep"
+            )
         for pool in architecture.pools:
             if pool.experts % self.expert_ranks:
                 raise ParallelismError(

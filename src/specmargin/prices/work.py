@@ -279,7 +279,9 @@ def _collectives(groups: Sequence[LayerGroup], local: Step, layout: Layout, hidd
 
     With tensor-parallel attention every rank has every position, so nothing is dispatched to experts and the
     combine is that same all-reduce (vLLM, SGLang and TensorRT-LLM without attention DP). With data-parallel
-    attention a position's activations are sent to each rank that holds one of its experts, and back.
+    attention a position's activations are sent to each rank that holds one of its experts, and back; the GPUs of a
+    data-parallel group send a share of its positions each, and gather the results (the other half of the all-reduce
+    after attention).
     """
     works = []
     reductions = sum(
@@ -288,7 +290,7 @@ def _collectives(groups: Sequence[LayerGroup], local: Step, layout: Layout, hidd
     )
     if layout.sequence_ranks > 1:
         works += _dispatch_and_combine(groups, local, layout, hidden)
-        reductions = sum(group.count * bool(group.layer.projections or group.layer.dense) for group in groups)
+        reductions = sum(group.count * (bool(group.layer.projections) + bool(group.layer.dense)) for group in groups)
     if layout.attention_ranks > 1:
         message = local.positions * hidden * ACTIVATION_BYTES
         works.append(_collective(CollectiveKind.ALL_REDUCE, reductions, message, layout.attention_ranks))
@@ -301,11 +303,15 @@ def _dispatch_and_combine(groups: Sequence[LayerGroup], local: Step, layout: Lay
         block = group.layer.experts
         if block is None:
             continue
-        # Ranks that hold a position's k experts, if these were drawn independently.
-        ranks_touched = layout.gpus * -np.expm1(block.pool.experts_per_token * np.log1p(-1.0 / layout.gpus))
-        message = local.positions * ranks_touched * hidden * ACTIVATION_BYTES
+        ranks_touched = layout.expert_tensor_ranks * _shards_touched(block.pool.experts_per_token, layout.expert_ranks)
+        message = local.positions / layout.attention_ranks * ranks_touched * hidden * ACTIVATION_BYTES
         works.append(_collective(CollectiveKind.ALL_TO_ALL, 2 * group.count, message, layout.gpus))
     return works
+
+
+def _shards_touched(experts_per_token: int, shards: int) -> float:
+    """Expert shards that hold a position's experts, if these were drawn independently."""
+    return 1.0 if shards == 1 else float(shards * -np.expm1(experts_per_token * np.log1p(-1.0 / shards)))
 
 
 def _collective(kind: CollectiveKind, count: int, message: FloatArray, ranks: int) -> Work:

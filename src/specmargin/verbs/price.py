@@ -79,7 +79,7 @@ class PriceAnswer(Answer[PriceRequest]):
             "model": scenario.architecture.name,
             "gpu": scenario.device.name,
             "gpus": scenario.layout.gpus,
-            "parallel": str(scenario.layout.parallel),
+            "parallel": scenario.layout.name,
             "batch": request.batch,
             "depth": request.depth,
             "context": scenario.context,

@@ -31,6 +31,9 @@ _GPUS = (1, 2, 4, 8)
 _TYPES: dict[str, Any] = {
     "context": int,
     "gpus": int,
+    "tp": int,
+    "dp": int,
+    "ep": "true".__eq__,
     "graph_limit": int,
     "step_ms": float,
     "sequence_ms": float,

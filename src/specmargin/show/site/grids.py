@@ -235,7 +235,7 @@ class Grids:
             "model": self.cell.model,
             "gpu": self.cell.gpu,
             "gpus": self.cell.gpus,
-            "parallel": str(scenario.layout.parallel),
+            "parallel": scenario.layout.name,
             "engine": self.cell.engine,
             "prices": scenario.prices.name,
             "weights": scenario.weight_names,

@@ -24,7 +24,7 @@ from specmargin.formats.base import (
     empty_config,
 )
 from specmargin.formats.sglang import ADAPTIVE_FILE
-from specmargin.modes import Parallel
+from specmargin.hardware.layout import Layout
 from specmargin.verbs.plan.commands import OUTPUT_TOKENS, served_model
 
 _LAST = 512  # the last batch of a table, at least
@@ -72,7 +72,7 @@ def command_templates(engine: str, model: str, gpus: int) -> dict[str, Any]:
 
 def _served(engine: str, model: str, gpus: int, config: EngineConfig) -> dict[str, Any]:
     """`{sequences}` and `{tokens}`: llama.cpp's slots, and the tokens of all of them."""
-    launch = Launch(model=model, gpus=gpus, parallel=Parallel.TP, config=config, sequences=_USERS, context=_SLOT_TOKENS)
+    launch = Launch(model=model, layout=Layout(gpus=gpus), config=config, sequences=_USERS, context=_SLOT_TOKENS)
     command = find_engine(engine).serve(launch)
     return {
         "command": _slotted(command.text, {"sequences": _USERS, "tokens": _USERS * _SLOT_TOKENS}),
@@ -102,7 +102,7 @@ def _request(choice: DraftChoice) -> ScheduleRequest:
         batches=(1,),
         drafter_kind=choice.kind,
         drafter_model=choice.model,
-        parallel=Parallel.TP,
+        layout=Layout(),
         min_gain=0.0,
         hurdle_by_depth=(),
     )

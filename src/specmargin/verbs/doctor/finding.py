@@ -104,7 +104,7 @@ class Case:
             batches=(1,),
             drafter_kind=expected.choice.kind,
             drafter_model=expected.choice.model,
-            parallel=expected.scenario.layout.parallel,
+            layout=expected.scenario.layout,
             min_gain=0.0,
             hurdle_by_depth=(0.0,) * expected.deepest,
         )

@@ -26,8 +26,7 @@ def serve_json(answer: DrafterPlan) -> dict[str, Any]:
     command = engine.serve(
         Launch(
             model=model,
-            gpus=layout.gpus,
-            parallel=layout.parallel,
+            layout=layout,
             config=answer.config,
             memory_utilization=request.memory_utilization,
             kv_cache=request.kv_cache,
@@ -79,9 +78,14 @@ def capacity_command(answer: DrafterPlan) -> str:
     values = {name: getattr(request, name) for name in shared if name not in ("model", "context")}
     if "drafter" in values:
         values["drafter"] = answer.choice.kind  # of several, the one that this plan is of
-    options = [f"--{name.replace('_', '-')} {shlex.quote(str(value))}" for name, value in values.items() if value]
+    options = [_option(name, value) for name, value in values.items() if value]
     target = f"--tpot-slo {30.0 if request.tpot_slo is None else request.tpot_slo:g}"
     return " ".join(["specmargin simulate", shlex.quote(request.model), *options, "--find qps", target])
+
+
+def _option(name: str, value: object) -> str:
+    option = f"--{name.replace('_', '-')}"
+    return option if value is True else f"{option} {shlex.quote(str(value))}"
 
 
 def served_model(model: str, weights: str | None, engine: str) -> tuple[str, str | None]:

@@ -297,7 +297,7 @@ def engine_config(
         batches=tuple(batch for batch in batches if batch <= fits) or tuple(batches),
         drafter_kind=choice.kind,
         drafter_model=choice.model,
-        parallel=pricer.scenario.layout.parallel,
+        layout=pricer.scenario.layout,
         min_gain=request.min_gain,
         hurdle_by_depth=_hurdles(grid),
         p_min=None if stop is None else stop.p_min,

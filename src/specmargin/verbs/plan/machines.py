@@ -29,10 +29,11 @@ def machines(request: PlanRequest) -> list[PlanRequest]:
     return [each.model_copy(update={"gpu_hour_price": by_name.get(find_device(each.gpu).name)}) for each in found]
 
 
-def machine_name(device: Device, gpus: int, parallel: Parallel) -> str:
+def machine_name(device: Device, gpus: int, layout: str) -> str:
     """`h200`, `4 × h200` or `8 × h200 ep`."""
-    layout = "" if gpus == 1 or parallel is Parallel.TP else f" {parallel}"
-    return f"{device.name}{layout}" if gpus == 1 else f"{gpus} × {device.name}{layout}"
+    if gpus == 1:
+        return device.name
+    return f"{gpus} × {device.name}" + ("" if layout == Parallel.TP else f" {layout}")
 
 
 def _parts(request: PlanRequest) -> list[str]:

@@ -8,6 +8,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from specmargin.answers.blocks import GAP, Block, Table, bold, dim, left, right
+from specmargin.answers.layouts import layout_text
 from specmargin.catalog.lookup import find_device
 from specmargin.decisions.advice import Advice
 from specmargin.decisions.scenario import Scenario
@@ -70,15 +71,19 @@ class Machine:
     refusal: InputError | None = None
 
     @property
+    def layout_name(self) -> str:
+        return self.ranked[0].plan.scenario.layout.name if self.ranked else layout_text(self.request)
+
+    @property
     def name(self) -> str:
-        return machine_name(find_device(self.request.gpu), self.request.gpus, self.request.parallel)
+        return machine_name(find_device(self.request.gpu), self.request.gpus, self.layout_name)
 
     def rows(self, batches: Sequence[int]) -> list[MachineRow]:
         names: dict[str, Any] = {
             "machine": self.name,
             "gpu": find_device(self.request.gpu).name,
             "gpus": self.request.gpus,
-            "parallel": str(self.request.parallel),
+            "parallel": self.layout_name,
         }
         if not self.ranked:
             return [MachineRow(**names, fits=False, note=str(self.refusal))]

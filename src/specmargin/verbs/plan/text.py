@@ -55,7 +55,7 @@ def _title(plan: Plan) -> str:
     scenario = plan.scenario
     where, gpus = scenario.device.title, scenario.layout.gpus
     if gpus > 1:
-        where = f"{gpus} × {scenario.device.name} ({scenario.layout.parallel})"
+        where = f"{gpus} × {scenario.device.name} ({scenario.layout.name})"
     subject = f"{scenario.architecture.name} with {scenario.drafter.name}"
     return f"{subject} on {where}, context {scenario.context:,.0f}"
 

@@ -23,7 +23,7 @@ def plan_values(answers: Sequence[DrafterPlan]) -> dict[str, Any]:
         "model": scenario.architecture.name,
         "gpu": scenario.device.name,
         "gpus": scenario.layout.gpus,
-        "parallel": str(scenario.layout.parallel),
+        "parallel": scenario.layout.name,
         "engine": best.engine.name,
         "drafter": scenario.drafter.name,
         "context": scenario.context,

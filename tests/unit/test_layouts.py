@@ -1,0 +1,114 @@
+"""Layouts by their sizes (--tp, --dp, --ep): prices, memory, the engines' flags, and what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import specmargin
+from specmargin.answers.layouts import layout_of
+from specmargin.answers.request_schema import ScenarioRequest
+from specmargin.catalog.lookup import bundled_model
+from specmargin.errors import InputError, ParallelismError
+from specmargin.formats import ENGINES
+from specmargin.hardware.layout import Layout
+from specmargin.modes import Parallel
+from specmargin.prices import memory
+from specmargin.prices.work import Collective, CollectiveKind, Component, target_work
+from specmargin.routing.profile import UNIFORM, expert_counter
+from specmargin.step import Step
+from specmargin.verbs.plan.commands import capacity_command
+
+DEEPSEEK = bundled_model("deepseek-v3")
+EP16 = Layout.of(tp=2, dp=8, ep=True)
+
+
+def asked(engine: str = "vllm", model: str = "deepseek-v3", **options: Any) -> Layout:
+    request = ScenarioRequest(model=model, gpu="h200", **options)
+    return layout_of(request, ENGINES[engine], bundled_model(model))
+
+
+def test_sizes_count_the_gpus() -> None:
+    assert asked(tp=2, dp=8, ep=True) == asked(gpus=16, tp=2, dp=8, ep=True) == asked(gpus=16, dp=8, ep=True) == EP16
+    assert ScenarioRequest(model="deepseek-v3", gpu="h200", tp=2, dp=8).gpus == 16
+
+
+def test_old_spellings_are_layouts_of_the_new_ones() -> None:
+    assert Layout.of(tp=8) == Layout(gpus=8)
+    assert Layout.of(tp=8, ep=True) == Layout(gpus=8, parallel=Parallel.EP)
+    assert Layout.of(dp=8, ep=True) == Layout(gpus=8, parallel=Parallel.DP_EP)
+    assert [Layout.of(tp=8).name, Layout.of(tp=8, ep=True).name, Layout.of(dp=8, ep=True).name] == ["tp", "ep", "dp-ep"]
+    assert [EP16.name, Layout.of(dp=8).name, Layout.of(tp=2, dp=4).name] == ["tp2-dp8-ep", "dp8", "tp2-dp4"]
+
+
+def test_ranks_of_tensor_parallel_groups() -> None:
+    assert (EP16.sequence_ranks, EP16.attention_ranks, EP16.expert_ranks, EP16.expert_tensor_ranks) == (8, 2, 16, 1)
+    split = Layout.of(tp=2, dp=8)
+    assert (split.sequence_ranks, split.attention_ranks, split.expert_ranks, split.expert_tensor_ranks) == (8, 2, 1, 16)
+
+
+def test_collectives_by_hand() -> None:
+    """64 sequences of 2 positions over 8 groups: 16 positions per group, 8 of which each of its two GPUs dispatches."""
+    step = Step.uniform(batch=64, depth=1, context=100)
+    load = expert_counter(UNIFORM, EP16.expert_ranks)(DEEPSEEK.pools, step)
+    works = target_work(DEEPSEEK, step, load, layout=EP16, kv=DEEPSEEK.kv_precision)
+    lines = {work.subject: work for work in works if work.component is Component.COLLECTIVES}
+    exchange = lines[Collective(kind=CollectiveKind.ALL_TO_ALL, ranks=16)]
+    assert exchange.count == 2 * 58
+    assert float(exchange.bytes) == pytest.approx(8 * 16 * (1 - (15 / 16) ** 8) * 7168 * 2)
+    reduce = lines[Collective(kind=CollectiveKind.ALL_REDUCE, ranks=2)]
+    assert reduce.count == 61 + 3  # after each attention, and after the three dense layers
+    assert float(reduce.bytes) == 16 * 7168 * 2
+
+
+def test_memory_of_a_rank_by_hand() -> None:
+    """One MoE layer: 256/16 whole experts, and half of every matrix that tensor parallelism splits."""
+    layer = next(group.layer for group in DEEPSEEK.groups if group.layer.experts is not None)
+    expert = 3 * 7168 * 2048
+    experts = (
+        memory.layer_weight_bytes(layer, EP16) - memory.layer_weight_bytes(layer, Layout.of(tp=2)) + 256 * expert / 2
+    )
+    assert experts == pytest.approx(16 * expert)
+
+
+FLAGS = {
+    "vllm": "--tensor-parallel-size 2 --data-parallel-size 8 --enable-expert-parallel",
+    "sglang": "--tp-size 16 --ep-size 16 --dp-size 8 --enable-dp-attention",
+}
+
+
+@pytest.mark.parametrize("engine", FLAGS)
+def test_flags(engine: str) -> None:
+    plan = specmargin.plan("deepseek-v3", gpu="h200", tp=2, dp=8, ep=True, engine=engine, batch="64", prices="laws")
+    values = plan.to_dict()
+    assert FLAGS[engine] in values["serve"]["command"]
+    assert (values["gpus"], values["parallel"]) == (16, "tp2-dp8-ep")
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ({"gpus": 8, "tp": 2, "dp": 8}, "--tp 2 × --dp 8 is 16 GPUs, not --gpus 8; leave out --gpus"),
+        ({"gpus": 12, "dp": 8}, "--dp 8 does not divide --gpus 12; give --tp and --dp whose product is 12"),
+        ({"parallel": "ep", "dp": 8}, "--parallel ep and --dp 8 both describe the layout; leave out --parallel"),
+        ({"ep": True}, "--ep: one GPU has nothing to spread experts over"),
+        ({"tp": 2, "dp": 4, "engine": "trtllm"}, "attention DP of TensorRT-LLM gives every GPU its own sequences"),
+        ({"tp": 2, "dp": 4, "engine": "llamacpp"}, "--tp 2 --dp 4: llama.cpp only splits a model"),
+        ({"dp": 4, "model": "llama-3.1-8b"}, "--dp 4: .* independent servers; plan one of them, without --dp"),
+    ],
+)
+def test_layouts_that_are_refused(options: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(ParallelismError, match=complaint):
+        asked(**options)
+
+
+@pytest.mark.parametrize("size", ["x", "0", "2.5"])
+def test_sizes_that_are_no_numbers(size: str) -> None:
+    with pytest.raises(InputError, match=r"^tp must be"):
+        specmargin.plan("deepseek-v3", gpu="h200", tp=size)  # type: ignore[arg-type]
+
+
+def test_a_rate_names_the_layout_in_its_command() -> None:
+    plan = specmargin.plan("deepseek-v3", gpu="h200", dp=8, ep=True, qps=1, isl=200, osl=20, prices="laws")
+    assert "--dp 8 --ep " in capacity_command(plan.ranked[0])
