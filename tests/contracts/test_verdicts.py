@@ -72,7 +72,7 @@ def test_fewer_sequences_lead_where_they_lower_the_peak() -> None:
 def test_the_depth_is_that_of_the_batch_asked_for() -> None:
     (answer,) = drafter_plans(PlanRequest(model="qwen3.6-35b-a3b", gpu="h200", prices="laws", batch=(16,)))
     row = answer.plan.rows[0]
-    assert f"\nDraft {row.depth} at batch 16; needs acceptance {row.break_even_acceptance:.2f}, has " in (
+    assert f"\nDraft {row.depth} at batch 16; needs acceptance {row.break_even_acceptance:.2f}, uses " in (
         answer_text(answer)
     )
 
