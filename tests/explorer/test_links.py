@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qs, urlsplit
 
 import httpx
 
+from tests.explorer.test_api import CONFIG, planned
 from tests.explorer.test_browser import Open, after, slide
 
 if TYPE_CHECKING:
@@ -160,3 +162,56 @@ def test_long_requests_become_a_rate_that_can_be_served(open_page: Open) -> None
     assert 0.01 < rate < 2 and plan["service"]["plain"]["queue_growth_per_second"] == 0.0
     page.select_option("#mode", "concurrency")
     page.wait_for_selector("#line:has-text('concurrent requests')", timeout=120_000)
+
+
+# --- a pasted model ---
+
+
+def paste(page: Page, text: str) -> None:
+    page.eval_on_selector(
+        "#paste",
+        """(box, text) => {
+            const clipboardData = new DataTransfer();
+            clipboardData.setData("text", text);
+            box.dispatchEvent(new ClipboardEvent("paste", { clipboardData, bubbles: true, cancelable: true }));
+        }""",
+        text,
+    )
+
+
+def test_a_hugging_face_id_is_pasted(open_page: Open) -> None:
+    page = answered(open_page("/?prices=laws&acceptance=0.62"))
+    paste(page, " https://huggingface.co/openai/gpt-oss-20b/tree/main ")
+    page.wait_for_selector("#subject:has-text('gpt-oss-20b on h200')")
+    assert page.input_value("[name=model]") == "gpt-oss-20b" and page.input_value("#paste") == ""
+    assert "4 of 32 experts" in page.inner_text("#model-hint") and fields(page)["acceptance"] == ["0.62"]
+    page.fill("#paste", "Qwen/Qwen3-30B-A3B-FP8")  # a variant: the architecture of one model, weights of its own
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#subject:has-text('weights fp8')")
+    assert fields(page)["model"] == ["Qwen/Qwen3-30B-A3B-FP8"] == [page.input_value("[name=model]")]
+    plan = planned("Qwen/Qwen3-30B-A3B-FP8", "--gpu", "h200", "--prices", "laws", "--acceptance", "0.62")
+    assert page.text_content("#sentence") == plan["verdict"]
+
+
+def test_a_pasted_config_is_read_within_the_bounds_of_uploads(open_page: Open) -> None:
+    page = answered(open_page("/?prices=laws", expect="Failed to load resource"))
+    paste(page, json.dumps(CONFIG, indent=2))
+    page.wait_for_selector("#model-hint:has-text('4 of 64 experts')")
+    page.wait_for_function("() => document.querySelector('[name=model]').value.startsWith('upload:')")
+    line = page.inner_text("#line")
+    paste(page, '{"model_type": "unheard-of"}')
+    page.wait_for_selector("#paste-note:has-text('unheard-of')")
+    paste(page, '{"x": "' + "x" * (3 << 20) + '"}')
+    page.wait_for_selector("#paste-note:has-text('2 MB')")
+    assert page.inner_text("#line") == line
+
+
+def test_an_unknown_id_says_what_to_download_and_no_path_is_read(open_page: Open, client: httpx.Client) -> None:
+    page = answered(open_page("/?prices=laws", expect="Failed to load resource"))
+    paste(page, "nobody/never-heard-of-it-7b")
+    page.wait_for_selector("#paste-note:has-text('hf download nobody/never-heard-of-it-7b config.json')")
+    assert "h200" in page.inner_text("#subject") and "model" not in fields(page)
+    for path in ("src/specmargin", "tests/explorer", "../main", "/etc/passwd", "a/../b", "upload:0123456789abcdef"):
+        reply = client.get("/api/resolve", params={"model": path})
+        assert reply.status_code == 400 and "error" in reply.json(), path
+        assert client.get("/api/plan", params={"model": path}).status_code in (400, 422), path

@@ -18,6 +18,7 @@ EXAMPLES = {
     "/api/duel": 15,
     "/api/alternatives/{field}": 8,
     "/api/fixes": 8,
+    "/api/resolve": 8,
     "/api/story": 15,
     "/api/figures/{name}.{ending}": 15,
     "/api/report/progress": 15,

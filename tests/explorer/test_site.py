@@ -358,6 +358,23 @@ def test_back_and_forward_lead_through_the_folders_of_models(visit: Open, served
     page.wait_for_selector("#subject:has-text('qwen3-8b')")
 
 
+def test_a_pasted_id_is_a_model_of_the_site_or_a_command(visit: Open) -> None:
+    page = answered(visit("?engine=sglang"))
+    page.fill("#paste", "Qwen/Qwen3-8B")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#subject:has-text('qwen3-8b')")
+    for text, model in (("moonshotai/Kimi-K2-Instruct", "moonshotai/Kimi-K2-Instruct"), ('{"a": 1}', "config.json")):
+        page.fill("#paste", text)
+        page.keyboard.press("Enter")
+        page.wait_for_selector(f"#paste-note code:has-text('specmargin plan {model} --gpu h200 --engine sglang')")
+    assert "qwen3-8b" in page.inner_text("#subject")
+    absent = visit("?model=kimi-k2&batch=4")
+    absent.wait_for_selector("#fixes code:has-text('specmargin plan kimi-k2 --gpu h200')")
+    assert absent.inner_text("#line") == "No answer for kimi-k2 on h200"
+    absent.click("#fixes button:has-text('qwen3.6-35b-a3b')")
+    assert "at batch 4" in answered(absent).inner_text("#line")
+
+
 def test_controls_outside_the_grid_are_gone(visit: Open) -> None:
     page = answered(visit())
     for name in ("gpus", "parallel", "weights", "kv_cache", "prices", "routing", "concurrency", "depth"):

@@ -90,6 +90,11 @@ def _models_by_id() -> dict[str, str]:
     return {str(_entry(name)["hub_id"]).lower(): name for name in bundled_models()}
 
 
+def bundled_of_id(spec: str) -> str | None:
+    """The bundled model that has this very id, without regard to case."""
+    return _models_by_id().get(spec.lower())
+
+
 def _user_model_by_id(spec: str) -> UserFile | None:
     """Files that are broken are left out: their ids are not known."""
     for file in user_files("model").values():
@@ -144,16 +149,17 @@ def variant_ids(name: str) -> tuple[str, ...]:
 
 
 def find_model(spec: str, *, weights: Precision | None = None) -> Architecture:
-    """A name of the catalog, a path to a `config.json` or a model folder, or a Hugging Face id.
-
-    Ids are looked up among the bundled and listed ones, the user's, then in the local hub cache, then by the rule of
-    names.
-    """
+    """A name of the catalog, a path to a `config.json` or a model folder, or a Hugging Face id."""
     if spec.lower() in model_names():
         return named_model(spec.lower(), weights=weights)
     path = existing(spec)
     if path is not None or spec.endswith(".json"):
         return load_architecture(path or Path(spec), weights=weights)
+    return model_by_id(spec, weights=weights)
+
+
+def model_by_id(spec: str, *, weights: Precision | None = None) -> Architecture:
+    """A Hugging Face id: bundled, listed, the user's, in the local hub cache, or by the rule of names. Never a path."""
     if spec.lower() in _models_by_id():
         return bundled_model(_models_by_id()[spec.lower()], weights=weights)
     if spec.lower() in listed_variants():

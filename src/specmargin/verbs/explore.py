@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 class ExploreRequest(Request):
     model: Annotated[
         str | None,
-        Field(description="Start with this model: a bundled name or a config.json of your own."),
+        Field(description="Start with this model: a bundled name, a Hugging Face id or a config.json of your own."),
         Shown(argument=True),
     ] = None
     gpu: Annotated[str | None, Field(description="Start with this bundled device."), Shown(metavar="GPU")] = None
@@ -101,7 +101,7 @@ def _start_query(model: str | None, gpu: str | None, uploads: Uploads) -> dict[s
         if found.name in model_names() and found.groups == named_model(found.name).groups:
             return query | {"model": found.name}  # an id of the same layers
         if not file.is_file():
-            raise InputError(f"{model}: the page reads bundled models and config.json files; give the path of one")
+            return query | {"model": model}  # an id of a variant, or in the local hub cache
         name = file.resolve().parent.name if file.name == "config.json" else file.name
         query["model"] = f"upload:{uploads.add('config', name, file.read_bytes()).id}"
     return query

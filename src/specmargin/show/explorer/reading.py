@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from specmargin.architecture.reader import load_architecture
+from specmargin.architecture.types import Architecture
 from specmargin.errors import InputError, SpecmarginError, needs_extra
 
 MOST_ROUNDS = 500_000
@@ -41,10 +42,14 @@ class Read(NamedTuple):
 
 
 def read_config(path: Path) -> Read:
-    architecture = load_architecture(path)
+    return Read(described(load_architecture(path)))
+
+
+def described(architecture: Architecture) -> str:
     pools = architecture.pools
     experts = f"{pools[0].experts_per_token} of {pools[0].experts} experts per token" if pools else "dense"
-    return Read(f"{architecture.name}: {architecture.parameters / 1e9:,.1f} B parameters, {experts}")
+    weights = ", ".join(architecture.weight_precisions)
+    return f"{architecture.name}: {architecture.parameters / 1e9:,.1f} B parameters, {experts}, weights {weights}"
 
 
 def read_routing_profile(path: Path) -> Read:

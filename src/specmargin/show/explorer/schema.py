@@ -16,10 +16,11 @@ from specmargin.answers.verb import Verb
 from specmargin.architecture.precision import precision_named
 from specmargin.catalog.drafters import acceptance_names, drafter_names
 from specmargin.catalog.engine_times import engine_time_names, names_release
-from specmargin.catalog.lookup import device_names, find_device, model_names
+from specmargin.catalog.lookup import bundled_of_id, device_names, find_device, model_by_id, model_names
 from specmargin.catalog.prices import KINDS as PRICES
 from specmargin.catalog.routing_profiles import BUNDLED
 from specmargin.errors import InputError, nearest_names
+from specmargin.files import existing
 from specmargin.formats import ENGINES, find_engine
 from specmargin.modes import DRAFTERS
 from specmargin.schema import first_complaint
@@ -29,6 +30,7 @@ from specmargin.show.explorer.words import title
 from specmargin.verbs.plan.request_schema import TpotField
 
 UPLOAD = re.compile(r"upload:([0-9a-f]{16})(?::([^\x00-\x1f/\\]{1,80}))?")
+HUB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,95}/[A-Za-z0-9][A-Za-z0-9_.-]{0,95}")
 _CURVE = re.compile(r"((length|accepted):)?[0-9.]{1,12}(,[0-9.]{1,12}){0,63}(@[0-9]{1,2})?")
 _CATEGORY = re.compile(r"[A-Za-z0-9_ .+-]{1,60}")
 _HIT_RATE = re.compile(r"[0-9.]{1,8}")
@@ -41,8 +43,8 @@ Value = TypeVar("Value")
 
 
 def _either(names: tuple[str, ...]) -> dict[str, Any]:
-    """JSON schema: one of these names, or an uploaded file."""
-    return {"pattern": f"^({'|'.join(map(re.escape, names))}|upload:[0-9a-f]{{16}})$"}
+    """JSON schema: one of these names, an uploaded file, or a Hugging Face id."""
+    return {"pattern": f"^({'|'.join(map(re.escape, names))}|upload:[0-9a-f]{{16}}|{HUB_ID.pattern})$"}
 
 
 def _nullable(**schema: Any) -> dict[str, Any]:
@@ -55,7 +57,21 @@ def _nullable(**schema: Any) -> dict[str, Any]:
 def _model(value: str) -> str:
     if UPLOAD.fullmatch(value) or value.lower() in model_names():
         return value
-    raise ValueError(f"{value!r} is not a bundled model{nearest_names(value, model_names())}; or drop a config.json")
+    if HUB_ID.fullmatch(value) and existing(value) is None:  # a folder of this name would be read instead
+        _found(model_by_id, value)
+        return value
+    raise ValueError(
+        f"{value!r} is neither a bundled model nor a Hugging Face id{nearest_names(value, model_names())}; or drop a "
+        f"config.json"
+    )
+
+
+def resolved_model(text: str) -> str:
+    """The value of the field `model` for a pasted name or id: the name of a bundled model for its own id."""
+    try:
+        return _model(bundled_of_id(text) or text)
+    except ValueError as error:
+        raise InputError(str(error)) from None
 
 
 def _gpu(value: str) -> str:
@@ -143,7 +159,8 @@ class ScenarioQuery(ScenarioRequest):
     """A scenario by names that are checked: nothing that could name a file."""
 
     model: Annotated[
-        Text, Field(description="A bundled name or upload:ID.", json_schema_extra=_either(model_names()))
+        Text,
+        Field(description="A bundled name, a Hugging Face id or upload:ID.", json_schema_extra=_either(model_names())),
     ] = "qwen3.6-35b-a3b"
     gpu: Annotated[Text, Field(description="A bundled device.", json_schema_extra={"enum": list(device_names())})] = (
         "h200"
@@ -276,6 +293,13 @@ class Failure(BaseModel):
 
     error: str
     field: str | None = None
+
+
+class Resolved(BaseModel):
+    """What a Hugging Face id is: the value of the field `model`, and the architecture behind it."""
+
+    model: str
+    summary: str
 
 
 class Uploaded(BaseModel):

@@ -28,6 +28,7 @@ from specmargin._version import __version__
 from specmargin.answers.request_schema import read_request
 from specmargin.answers.verb import Verb
 from specmargin.caches import forget, made_once
+from specmargin.catalog.lookup import find_model
 from specmargin.errors import InputError
 from specmargin.files import csv_text
 from specmargin.schema import complaint
@@ -35,7 +36,9 @@ from specmargin.show.explorer import choices, compare, gallery, report, story
 from specmargin.show.explorer.fixes import Fix, fixes
 from specmargin.show.explorer.guard import Guard
 from specmargin.show.explorer.jobs import Jobs
+from specmargin.show.explorer.reading import described
 from specmargin.show.explorer.schema import (
+    UPLOAD,
     ComparedError,
     ComparedQuery,
     Failure,
@@ -44,12 +47,14 @@ from specmargin.show.explorer.schema import (
     Progress,
     Query,
     ReportQuery,
+    Resolved,
     ScenarioQuery,
     Uploaded,
     ViewQuery,
     query_of,
     read_query,
     refuse_files,
+    resolved_model,
 )
 from specmargin.show.explorer.uploads import Kind, TooLargeError, Uploads
 from specmargin.show.explorer.view import View, view_of, with_uploads
@@ -253,6 +258,14 @@ def _numbers(app: FastAPI, uploads: Uploads) -> None:
     def alternatives(field: compare.Alternatives, query: PageQuery) -> list[str]:
         """Drafters that this model has, or GPUs that the scenario fits on."""
         return compare.alternatives(view_of(query, uploads), field)
+
+    @app.get("/api/resolve")
+    def resolve(model: Annotated[str, InQuery(max_length=200)]) -> Resolved:
+        """A pasted name or Hugging Face id: from the catalog or the local hub cache, nothing is downloaded."""
+        if UPLOAD.fullmatch(model):
+            raise InputError(f"{model} is the id of a dropped file, not a model: drop the file")
+        name = resolved_model(model)
+        return Resolved(model=name, summary=described(find_model(name)))
 
     @app.get("/api/fixes")
     def possible(query: PageQuery) -> list[Fix]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from specmargin._version import __version__
+from specmargin.catalog.lookup import hub_id
 from specmargin.decisions import verdict
 from specmargin.decisions.plan import HORIZON
 from specmargin.decisions.rows import ALWAYS_PAYS, NEVER_PAYS
@@ -143,6 +144,7 @@ def site_data(selection: Selection, models: Sequence[str]) -> dict[str, Any]:
             "themes": known["themes"],
             "can": {**_CAN, "fields": list(FIELDS)},
         },
+        "ids": {hub_id(model).lower(): model for model in models},
         "structures": structures(),
         "limits": _limits(),
         "phrases": {**verdict.PHRASES, **overlay.PHRASES},

@@ -30,6 +30,9 @@ export function answer([state, ...others], { show = [], have = [] } = {}) {
   return ask("api/view", query(state, { show: show.join(","), have: have.join("|"), vs: others.map((one) => query(one)) }));
 }
 
+// What a pasted name or Hugging Face id is: { model, summary }.
+export const resolve = (text) => ask("api/resolve", new URLSearchParams({ model: text }).toString());
+
 // Changes, { text, changes }, with which a refused scenario can be answered; none where even they are refused.
 export const fixes = (state) => ask("api/fixes", query(state)).catch(() => []);
 

@@ -10,8 +10,9 @@ import { byId, complain, element, oneAtATime, underWay } from "./dom.js";
 import { DEFAULTS } from "./fields.js";
 import { onDrop, send } from "./files.js";
 import * as glossary from "./glossary.js";
+import { onPaste, tellPaste } from "./paste.js";
 import { clearRefusal, offer, recover, restoreCount, showRefused, tellNotices } from "./refusals.js";
-import { comparison, MOST_COMPARED, parse, recalled, remember, together } from "./state.js";
+import { comparison, MOST_COMPARED, ofOtherModel, parse, recalled, remember, together } from "./state.js";
 import * as verdict from "./verdict.js";
 
 const { Refused } = api;
@@ -183,6 +184,14 @@ async function take(files) {
   }
 }
 
+function takeModel({ model, summary }) {
+  lastMoved = "model";
+  tellNotices([]);
+  const next = restoreCount({ ...state, ...ofOtherModel(state), model });
+  controls.hint([summary, controls.dropped(state, next, "model")].filter(Boolean).join(". "));
+  go(next);
+}
+
 // Nothing else changes.
 function tell(error) {
   if (!(error instanceof Refused)) throw error;
@@ -221,6 +230,10 @@ function wire() {
   controls.drawer();
   byId("file").addEventListener("change", (event) => take(event.target.files));
   if (catalog.can.uploads) onDrop(byId("drop"), take);
+  onPaste(takeModel, (error) => {
+    if (!(error instanceof Refused)) throw error;
+    tellPaste(error.message, error.command?.(state));
+  });
   const texts = { copy: ["flags", "Flags copied."], "copy-serve": ["serve", "Command copied."], "copy-check": ["check", "Benchmark copied."] };
   for (const [id, [from, said]] of Object.entries(texts)) byId(id).addEventListener("click", () => copy(byId(from).textContent, said));
   byId("link").addEventListener("click", () => copy(location.href, "Link copied."));

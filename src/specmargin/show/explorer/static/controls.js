@@ -17,7 +17,8 @@ let typing = null; // "typed" or "length": chosen, but nothing typed yet
 export function show(state, catalog, markedRow) {
   const files = (kind) => uploaded(kind).map((file) => [`upload:${file.id}`, `${file.name}: ${file.summary}`]);
   const one = (options) => [["", options]];
-  fill(named("model"), [...group("Dropped", files("config")), ...modelGroups(catalog)], state.model);
+  const known = state.model.startsWith("upload:") || catalog.models.some(({ name }) => name === state.model);
+  fill(named("model"), [...group("Dropped", files("config")), ...group("As given", known ? [] : [[state.model, state.model]]), ...modelGroups(catalog)], state.model);
   const gpus = gpuGroups(catalog), listed = gpus.some(([, options]) => options.some(([name]) => name === state.gpu));
   fill(named("gpu"), listed ? gpus : [...gpus, ["As in the link", [[state.gpu, state.gpu]]]], state.gpu); // an alias, such as h100-sxm
   fill(named("gpus"), one(COUNTS.some(([n]) => n === state.gpus) ? COUNTS : [...COUNTS, [state.gpus, state.gpus]]), state.gpus);

@@ -4,6 +4,7 @@ import { byId, element } from "./dom.js";
 
 export const TERMS = {
   "preset": "Typical loads to start from. Each sets input and output tokens and concurrent requests.",
+  "paste": "A Hugging Face id or address, or the text of a config.json. Nothing is downloaded: an id is looked up among those known here.",
   "parallelism": "Tensor parallel splits every layer over all GPUs. Expert parallel places whole experts on GPUs. With data-parallel attention each GPU also has its own sequences.",
   "weights": "Precision of the weights of linear layers. Default: as the model's configuration says.",
   "kv-cache": "Precision of keys and values in the KV cache. Fewer bytes let more sequences fit.",

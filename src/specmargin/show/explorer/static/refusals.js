@@ -52,14 +52,16 @@ export function clearRefusal() {
   offer([]);
 }
 
-// `fixes`: { text, changes }; `take(changes)` answers the scenario with them.
+// `fixes`: { text, changes }, of which `take(changes)` answers the scenario, or { command } to run elsewhere.
 export function offer(fixes, take) {
-  byId("fixes").hidden = !fixes.length;
-  byId("fixes").replaceChildren(...(fixes.length ? [element("span", {}, "What can be answered:")] : []), ...fixes.map(({ text, changes }) => {
+  const buttons = fixes.filter(({ changes }) => changes).map(({ text, changes }) => {
     const button = element("button", { type: "button" }, text);
     button.addEventListener("click", () => take(changes));
     return button;
-  }));
+  });
+  const commands = fixes.filter(({ command }) => command).map(({ command }) => element("span", {}, "On your machine: ", element("code", {}, command)));
+  byId("fixes").hidden = !fixes.length;
+  byId("fixes").replaceChildren(...(buttons.length ? [element("span", {}, "What can be answered:")] : []), ...buttons, ...commands);
 }
 
 const sentence = (text) => `${text[0].toUpperCase()}${text.slice(1)}${/[.!?]$/.test(text) ? "" : "."}`;

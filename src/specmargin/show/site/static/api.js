@@ -1,6 +1,7 @@
 // The provider of answers for the static site: grids written by `specmargin site` instead of a server.
 
 import { sliceOf } from "./cell.js";
+import { commandLine } from "./commands.js";
 import { enginesOf } from "./dom.js";
 import { header, headerPath, keyOf, refusals, site, table, tablePath } from "./grids.js";
 import { overlays } from "./overlays.js";
@@ -28,9 +29,13 @@ async function present(path, loading) {
 
 const names = (list) => (list.length > 1 ? `${list.slice(0, -1).join(", ")} and ${list[list.length - 1]}` : list[0]);
 
-async function cellOf(state) {
-  const { catalog: known } = site;
-  for (const [field, list] of [["model", "models"], ["gpu", "gpus"], ["engine", "engines"]]) {
+// A model of the site by its name or its own Hugging Face id; undefined for others.
+const modelOf = (text) => site.ids[text.toLowerCase()] ?? site.catalog.models.find(({ name }) => name === text.toLowerCase())?.name;
+
+async function cellOf(asked) {
+  const { catalog: known } = site, state = { ...asked, model: modelOf(asked.model) };
+  if (!state.model) throw new Refused(`This site has no model "${asked.model}".`); // the question itself: another model is no answer to it
+  for (const [field, list] of [["gpu", "gpus"], ["engine", "engines"]]) {
     const offered = known[list].map((entry) => entry.name);
     if ((state[field] || field !== "engine") && !offered.includes(state[field])) throw new Refused(`This site has no ${field} "${state[field]}"; it has ${names(offered)}.`, field);
   }
@@ -96,14 +101,23 @@ export async function answer(states, { show = [], have = [] } = {}) {
 
 // What of this site is nearest to a scenario that it lacks: other GPUs and engines of the model, or its models.
 export async function fixes(state) {
-  const { catalog: known } = site;
-  if (!known.models.some(({ name }) => name === state.model)) return known.models.map(({ name }) => ({ text: name, changes: { model: name } }));
-  const refused = await refusals(state.model);
-  const has = (changes) => !refused[keyOf(changes.gpu ?? state.gpu, { ...state, ...changes })];
+  const { catalog: known } = site, model = modelOf(state.model), run = { command: commandLine(state) };
+  if (!model) return [...known.models.map(({ name }) => ({ text: name, changes: { model: name } })), run];
+  const refused = await refusals(model);
+  const has = (changes) => !refused[keyOf(changes.gpu ?? state.gpu, { ...state, model, ...changes })];
   const gpus = known.gpus.map(({ name, title }) => ({ text: title.replace(/^NVIDIA /, ""), changes: { gpu: name } }));
   const engines = enginesOf(known, state.gpu).map(({ name, title }) => ({ text: title, changes: { engine: name } }));
-  return [...gpus, ...engines].filter(({ changes }) => has(changes));
+  return [...[...gpus, ...engines].filter(({ changes }) => has(changes)), run];
 }
+
+// What a pasted name or Hugging Face id is; other models than the site's are for the command line.
+export async function resolve(text) {
+  const model = modelOf(text);
+  if (model) return { model, summary: "" };
+  throw elsewhere(`This site has no model "${text.slice(0, 100)}". On your machine:`, text);
+}
+
+const elsewhere = (message, model) => Object.assign(new Refused(message), { command: (state) => commandLine({ ...state, model }) });
 
 export async function alternatives(state, field) {
   if (field === "drafter") return (await cellOf(state)).drafters.map((entry) => entry.kind);
@@ -116,4 +130,7 @@ export const links = () => ({ json: null, report: null, story: "story/", figure:
 let tellFirst;
 export const firstAnswer = new Promise((resolve) => { tellFirst = resolve; }); // before it, nothing heavy is loaded
 
-export async function upload() { throw new Refused("Files cannot be uploaded here: run `specmargin explore` on your machine."); }
+export async function upload(kind) {
+  if (kind === "config") throw elsewhere("This site has no server that could read it. Save it as config.json, then on your machine:", "config.json");
+  throw new Refused("Files cannot be uploaded here: run `specmargin explore` on your machine.");
+}
