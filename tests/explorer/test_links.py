@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import html
 import json
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qs, urlsplit
 
 import httpx
+import pytest
 
+from specmargin.show.explorer.guard import FRAMED_POLICY
 from tests.explorer.test_api import CONFIG, planned
 from tests.explorer.test_browser import Open, after, slide
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Page
+    from playwright.sync_api import Browser, Page
 
 
 def answered(page: Page) -> Page:
@@ -215,3 +223,106 @@ def test_an_unknown_id_says_what_to_download_and_no_path_is_read(open_page: Open
         reply = client.get("/api/resolve", params={"model": path})
         assert reply.status_code == 400 and "error" in reply.json(), path
         assert client.get("/api/plan", params={"model": path}).status_code in (400, 422), path
+
+
+# --- previews and frames ---
+
+
+def meta(page: str) -> dict[str, str]:
+    found = re.findall(r'<meta property="(og:[a-z:]+)" content="([^"]*)">', page)
+    return {name: html.unescape(value) for name, value in found}
+
+
+@pytest.mark.parametrize(
+    ("address", "asked"),
+    [
+        (
+            "model=gpt-oss-20b&gpu=h100&gpus=2&drafter=eagle&batch=4",
+            "gpt-oss-20b on 2 × h100 with eagle at batch 4, context 1,024",
+        ),
+        (
+            "model=gpt-oss-20b&qps=0.5&isl=2000&engine=sglang",
+            "gpt-oss-20b on h200 in sglang at 0.5 requests per second, 2,000 input and 300 output tokens",
+        ),
+        ("concurrency=32", "qwen3.6-35b-a3b on h200 at 32 concurrent requests, 1,000 input and 300 output tokens"),
+    ],
+)
+def test_every_state_has_its_own_preview(open_page: Open, client: httpx.Client, address: str, asked: str) -> None:
+    tags = meta(client.get(f"/?{address}&prices=laws").text)
+    assert tags["og:title"] == f"Does speculation pay for {asked}?"
+    assert urlsplit(tags["og:url"]).path == "/" and "prices=laws" in tags["og:image"]
+    image = client.get(tags["og:image"])
+    assert image.headers["content-type"] == "image/png" and image.content.startswith(b"\x89PNG")
+    page = answered(open_page(f"/?{address}&prices=laws"))
+    assert page.title() == tags["og:title"]  # the page says the same
+
+
+def test_previews_of_refused_and_of_hostile_links(client: httpx.Client) -> None:
+    refused = meta(client.get("/?model=deepseek-v3&gpu=rtx-4090").text)
+    assert "deepseek-v3 on rtx-4090" in refused["og:title"]
+    assert client.get(refused["og:image"]).content.startswith(b"\x89PNG")
+    for bad in ('model="><script>alert(1)</script>', "batch=many", "drafter=</title><script>"):
+        page = client.get("/", params=dict([bad.split("=", 1)])).text
+        assert "alert(1)" not in page and "</title><script>" not in page and meta(page) == {}
+
+
+def test_only_the_embedded_view_may_be_framed(client: httpx.Client) -> None:
+    framed = client.get("/embed?batch=4")
+    assert framed.headers["content-security-policy"] == FRAMED_POLICY and "frame-ancestors *" in FRAMED_POLICY
+    assert "x-frame-options" not in framed.headers
+    for path in ("/", "/story", "/embed/", "/api/plan", "/static/app.js", "/embedded", "/card.png"):
+        headers = client.get(path, follow_redirects=False).headers
+        assert "frame-ancestors 'none'" in headers["content-security-policy"], path
+        assert headers["x-frame-options"] == "DENY"
+    refused = client.get("/embed", headers={"host": "elsewhere.example"})
+    assert refused.status_code == 421 and refused.headers["x-frame-options"] == "DENY"
+
+
+@contextmanager
+def elsewhere(pages: dict[str, str]) -> Iterator[str]:
+    """A server with these pages: its origin."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200 if self.path in pages else 404)
+            self.send_header("content-type", "text/html")
+            self.end_headers()
+            self.wfile.write(pages.get(self.path, "").encode())
+
+        def log_message(self, *_: object) -> None:
+            """Nothing: a test's output is its result."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+
+
+def test_an_answer_is_framed_by_a_page_of_another_site(open_page: Open, browser: Browser, server: str) -> None:
+    page = answered(open_page("/?prices=laws&model=gpt-oss-20b&batch=4"))
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page.click("#embed")
+    page.wait_for_selector("#done:has-text('Embed copied')")
+    code = page.evaluate("() => navigator.clipboard.readText()")
+    # Of another origin, but of this machine: browsers let no public page reach a loopback address.
+    with elsewhere({"/": code, "/whole": f"<iframe src='{server}/'></iframe>"}) as origin:
+        _framed_elsewhere(browser, page, origin)
+
+
+def _framed_elsewhere(browser: Browser, page: Page, origin: str) -> None:
+    other = browser.new_page()
+    other.goto(f"{origin}/")
+    framed = other.frame_locator("iframe")
+    framed.locator("#numbers dd").first.wait_for()
+    assert framed.locator("#question").inner_text() == page.title() == other.get_attribute("iframe", "title")
+    assert framed.locator("#line").inner_text() == page.inner_text("#line")
+    assert not framed.locator("#controls").is_visible() and not framed.locator("#engine").is_visible()
+    target = framed.locator("#to-page").get_attribute("href") or ""
+    assert "model=gpt-oss-20b" in target and "batch=4" in target
+    whole = browser.new_page()
+    whole.goto(f"{origin}/whole")
+    whole.wait_for_timeout(1500)
+    assert whole.frame_locator("iframe").locator("#line").count() == 0
+    for one in (other, whole):
+        one.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import random
 import re
 from collections.abc import Callable, Iterator
@@ -436,11 +437,28 @@ def test_the_story_is_part_of_it(visit: Open) -> None:
     answered(page)
 
 
+def test_an_answer_is_embedded_with_its_question(visit: Open, served: str) -> None:
+    page = answered(visit("?engine=sglang&batch=4"))
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page.click("#embed")
+    page.wait_for_selector("#done:has-text('Embed copied')")
+    code = page.evaluate("() => navigator.clipboard.readText()")
+    address = html.unescape(code.split('src="')[1].split('"')[0])
+    assert address.startswith(f"{served}embed/?model=qwen3.6-35b-a3b") and 'title="Does speculation pay for ' in code
+    framed = answered(visit(address.removeprefix(served)))
+    assert framed.inner_text("#question") == page.title() == framed.title()
+    assert "at batch 4" in framed.title() and framed.inner_text("#line") == page.inner_text("#line")
+    assert not framed.is_visible("#controls") and not framed.is_visible("#engine")
+    assert framed.url == address
+    assert framed.eval_on_selector("#to-page", "e => e.href").startswith(f"{served}qwen3.6-35b-a3b/?")
+
+
 def test_every_model_has_a_preview_card(site: Path) -> None:
     for model, _ in CELLS:
         text = (site / model / "index.html").read_text()
         tags = dict(re.findall(r'<meta property="(og:[a-z:]+)" content="([^"]*)">', text))
         assert tags["og:image"] == f"https://example.org/moe/cards/{model}.png"
         assert tags["og:url"] == f"https://example.org/moe/{model}/"
-        assert model in tags["og:title"] and model in tags["og:description"]
+        assert tags["og:title"].startswith(f"Does speculation pay for {model} on ")
+        assert model in tags["og:description"]
         assert (site / "cards" / f"{model}.png").read_bytes().startswith(b"\x89PNG")

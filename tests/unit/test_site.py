@@ -19,8 +19,8 @@ from specmargin.catalog.lookup import bundled_model
 from specmargin.decisions.certainty import step_inputs
 from specmargin.errors import InputError
 from specmargin.formats import ENGINES
+from specmargin.show.explorer.card import Card, CardRow, card_svg
 from specmargin.show.site import build, grids
-from specmargin.show.site.card import CardRow, card_svg, headline
 from specmargin.show.site.templates import command_templates, templates
 from tests.cell_files import unpacked
 from tests.command_line import ended
@@ -171,18 +171,13 @@ def test_workers_end_with_a_killed_build() -> None:
 # --- the card ---
 
 
-def test_the_card_says_what_a_plan_says() -> None:
-    rows = [CardRow(1, 3, 1.84, 1.6, 2.1), CardRow(64, 1, 1.1, 0.9, 1.3), CardRow(128, 0, 0.99, 0.99, 0.99)]
-    assert headline("m", "2 × h200", rows) == (
-        "Speculation makes m 1.84× as fast at batch 1, 1.10× at batch 64 on 2 × h200"
-    )
-    assert headline("m", "h200", [CardRow(1, 0, 1.0, 1.0, 1.0)]) == "Speculation does not pay for m on h200"
-    assert headline("m", "h200", rows[1:]) == (
-        "Uncertain whether speculation pays for m on h200: 0.90 to 1.30× as fast at batch 64"
-    )
-    assert "Uncertain: 0.90 to 1.30× at batch 64" in card_svg("m", "h200", rows[1:])
-    assert "1.84× with speculation at batch 1" in card_svg("m<1>", "h200", rows)
-    assert "m&lt;1&gt;" in card_svg("m<1>", "h200", rows)
+def test_the_card_names_the_question_and_its_answer() -> None:
+    rows = [CardRow(1, 3, 1.84), CardRow(64, 1, 1.1), CardRow(128, 0, 0.99)]
+    line = "Uncertain at batch 64: 1.10× (80% range 0.90 to 1.30), with mtp and a long tail of words that go on and on"
+    drawn = card_svg(Card(model="m<1>", scenario="on 2 × h200 at batch 64", line=line, rows=rows))
+    assert "m&lt;1&gt;" in drawn and "on 2 × h200 at batch 64" in drawn and "does speculation pay?" in drawn
+    assert "Uncertain at batch 64: 1.10× (80% range 0.90 to 1.30)," in drawn and "1.84×" in drawn and ">off<" in drawn
+    assert "batch" not in card_svg(Card(model="m", scenario="on h200", line="No answer: it does not fit"))
 
 
 # --- the command ---

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hmac
 import ipaddress
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from http.cookies import SimpleCookie
 from urllib.parse import parse_qsl, urlencode
@@ -25,6 +25,12 @@ HEADERS = {
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
     "permissions-policy": "camera=(), microphone=(), geolocation=()",
+}
+#: The one view that pages of other sites may frame: an answer without controls.
+FRAMED = "/embed"
+FRAMED_POLICY = POLICY.replace("frame-ancestors 'none'", "frame-ancestors *")
+FRAMED_HEADERS = {name: value for name, value in HEADERS.items() if name != "x-frame-options"} | {
+    "content-security-policy": FRAMED_POLICY
 }
 COOKIE = "specmargin"
 _LOOPBACK = {"localhost", "127.0.0.1", "[::1]", "::1"}
@@ -52,9 +58,9 @@ class Guard:
             return
         refusal = self._refusal(scope)
         if refusal is not None:
-            await refusal(scope, receive, _with_headers(send))
+            await refusal(scope, receive, _with_headers(send, HEADERS))
             return
-        await self.app(scope, receive, _with_headers(send))
+        await self.app(scope, receive, _with_headers(send, FRAMED_HEADERS if scope["path"] == FRAMED else HEADERS))
 
     def _refusal(self, scope: Scope) -> Response | None:
         headers = Headers(scope=scope)
@@ -104,11 +110,11 @@ def _error(status: int, message: str) -> JSONResponse:
     return JSONResponse({"error": message, "field": None}, status_code=status)
 
 
-def _with_headers(send: Send) -> Callable[[Message], Awaitable[None]]:
+def _with_headers(send: Send, added: Mapping[str, str]) -> Callable[[Message], Awaitable[None]]:
     async def wrapped(message: Message) -> None:
         if message["type"] == "http.response.start":
             headers = MutableHeaders(scope=message)
-            for name, value in HEADERS.items():
+            for name, value in added.items():
                 headers[name] = value
             if "cache-control" not in headers:
                 headers["cache-control"] = "no-store"

@@ -15,7 +15,6 @@ from importlib.resources import files
 from string import Template
 from threading import Thread
 from typing import Annotated, Any, Literal
-from urllib.parse import urlencode
 
 from fastapi import FastAPI, Request
 from fastapi import Path as InPath
@@ -33,9 +32,11 @@ from specmargin.errors import InputError
 from specmargin.files import csv_text
 from specmargin.schema import complaint
 from specmargin.show.explorer import choices, compare, gallery, report, story
+from specmargin.show.explorer.card import card_png
 from specmargin.show.explorer.fixes import Fix, fixes
-from specmargin.show.explorer.guard import Guard
+from specmargin.show.explorer.guard import FRAMED, Guard
 from specmargin.show.explorer.jobs import Jobs
+from specmargin.show.explorer.previews import address, card_of, framed, previewed
 from specmargin.show.explorer.reading import described
 from specmargin.show.explorer.schema import (
     UPLOAD,
@@ -175,7 +176,18 @@ def _pages(app: FastAPI, uploads: Uploads) -> None:
     def index(request: Request) -> Response:
         text = (_STATIC / "index.html").read_text(encoding="utf-8")
         link = html.escape(f"plain?{request.url.query}")
-        return _html(text.replace('href="plain"', f'href="{link}"'))
+        return _html(previewed(text.replace('href="plain"', f'href="{link}"'), request))
+
+    @app.get(FRAMED, include_in_schema=False)
+    def embed(request: Request) -> Response:
+        """The page without controls: `static/page.css` leaves the question and its answer."""
+        text = (_STATIC / "index.html").read_text(encoding="utf-8")
+        return _html(previewed(framed(text), request))
+
+    @app.get("/card.png", include_in_schema=False)
+    def card(query: PageQuery) -> Response:
+        """The preview image of a link: its question and its answer."""
+        return Response(card_png(card_of(query, view_of(query, uploads))), media_type="image/png")
 
     @app.get("/plain", include_in_schema=False)
     def plain(query: PageQuery, request: Request) -> Response:
@@ -370,7 +382,7 @@ def _downloads(app: FastAPI, uploads: Uploads) -> None:
     @app.get("/api/report", response_class=Response, responses={200: {"content": {"text/html": {}}}})
     def whole(query: Annotated[ReportQuery, InQuery()], request: Request) -> Response:
         """The explanation and all figures as one HTML file without scripts; `job`: an id to ask for progress."""
-        origin = report.Origin(made=datetime.now(UTC), link=f"{request.base_url}?{_address(query)}")
+        origin = report.Origin(made=datetime.now(UTC), link=f"{request.base_url}?{address(query)}")
         advance = jobs.started(query.job, len(gallery.GALLERY))
         text = report.page(view_of(query, uploads), origin, advance=advance)
         return _attached(text, "text/html; charset=utf-8", "report.html")
@@ -379,12 +391,6 @@ def _downloads(app: FastAPI, uploads: Uploads) -> None:
     def progress(job: Annotated[JobId, InQuery()]) -> Progress:
         """How many figures of a report are drawn."""
         return jobs.progress(job)
-
-
-def _address(query: Query) -> str:
-    """The scenario in the page's address: fields that differ from their defaults."""
-    fields = query.model_dump(mode="json", include=set(Query.model_fields), exclude_defaults=True, exclude_none=True)
-    return urlencode(fields)
 
 
 def _contents() -> dict[str, Any]:

@@ -20,7 +20,9 @@ from specmargin.errors import InputError
 from specmargin.files import write_bytes
 from specmargin.limits import MAX_BATCH
 from specmargin.show.explorer import choices, story
+from specmargin.show.explorer.card import Card, CardRow, card_png, meta_tags, retitled
 from specmargin.show.explorer.drawings import dark_rules, drawings
+from specmargin.show.explorer.previews import framed
 from specmargin.show.explorer.report import answer
 from specmargin.show.explorer.request_schema import PageRequest
 from specmargin.show.explorer.server import vega_bundle
@@ -28,7 +30,6 @@ from specmargin.show.explorer.view import View
 from specmargin.show.figures import curve, overlay
 from specmargin.show.site.build import BuiltCell, Selection, drafters_of
 from specmargin.show.site.bundle import bundle, inlined, modules_of, without_modules
-from specmargin.show.site.card import HEIGHT, WIDTH, CardRow, card_png, headline
 from specmargin.show.site.figures import FIGURES, structures
 from specmargin.show.site.grids import DEPTH
 from specmargin.verbs.plan import plan
@@ -65,26 +66,25 @@ def write_pages(folder: Path, selection: Selection, outcomes: Sequence[BuiltCell
         }
         _write(folder / "data" / model / "refused.json", _json(refused))
         best = next(outcome for outcome in built if outcome.model == model)
-        rows = _rows(best, drafters_of(model, selection.drafters)[0])
+        card = _card(best, drafters_of(model, selection.drafters)[0])
         page = _with_data(_without_scripts(_text("index.html"), best), data | {"refused": {model: refused}})
-        _write(folder / "cards" / f"{model}.png", card_png(model, best.place, rows))
-        text = headline(model, best.place, rows)
-        _write(folder / model / "index.html", _page(page, model, f"{model}: does speculation pay?", text, model, url))
+        _write(folder / "cards" / f"{model}.png", card_png(card))
+        title, text = f"Does speculation pay for {model} on {best.place}?", f"{model} {card.scenario}. {card.line}"
+        _write(folder / model / "index.html", _page(page, model, title, text, model, url))
         if model == models[0]:
             text = f"{len(models)} models on {len(selection.gpus)} kinds of GPUs: speed-ups, depths and flags."
             _write(folder / "index.html", _page(page, "", _TITLE, text, model, url))
+            _write(folder / "embed" / "index.html", _page(framed(page), "embed", _TITLE, text, model, url))
             _write_story(folder, best, url)
 
 
-def _rows(cell: BuiltCell, drafter: str) -> list[CardRow]:
-    """The plan at its defaults, where it fits."""
+def _card(cell: BuiltCell, drafter: str) -> Card:
+    """The plan at its defaults, where it fits. A static host sends the same card for every load of a model."""
     request = PlanRequest(model=cell.model, gpu=cell.gpu, gpus=cell.gpus, engine=cell.engine, drafter=drafter)
-    best = plan(request).best
-    return [
-        CardRow(batch=row.batch, depth=row.depth, speedup=row.speedup, low=sure.low, high=sure.high)
-        for row, sure in zip(best.plan.rows, best.ranges, strict=True)
-        if row.fits
-    ]
+    answer = plan(request)
+    rows = [CardRow(row.batch, row.depth, row.speedup) for row in answer.best.plan.rows if row.fits]
+    line = answer.verdict.partition("\n")[0]
+    return Card(model=cell.model, scenario=f"on {cell.place}, {drafter} in {cell.engine}", line=line, rows=rows)
 
 
 def _write_story(folder: Path, cell: BuiltCell, url: str | None) -> None:
@@ -229,29 +229,10 @@ def _page(page: str, path: str, title: str, text: str, model: str, url: str | No
     """The explorer's page in the folder `path` of the site, with its preview card."""
     root = "../" if path else "./"
     image = f"{url.rstrip('/')}/cards/{model}.png" if url else f"{root}cards/{model}.png"
-    card = {
-        "og:type": "website",
-        "og:title": title,
-        "og:description": text,
-        "og:image": image,
-        "og:image:width": str(WIDTH),
-        "og:image:height": str(HEIGHT),
-    }
-    if url:
-        card["og:url"] = f"{url.rstrip('/')}/{path}/" if path else f"{url.rstrip('/')}/"
-    tags = [f'<meta property="{name}" content="{html.escape(value)}">' for name, value in card.items()]
-    tags += [
-        '<meta name="twitter:card" content="summary_large_image">',
-        f'<meta name="description" content="{html.escape(text)}">',
-    ]
-    tags.append(_FROM_DISK)
-    head = f'<base href="{root}">\n<title>{html.escape(title)}</title>\n' + "\n".join(tags)
-    return inlined(_retitled(without_modules(page, _NOT_HERE), head), _text).encode()
-
-
-def _retitled(page: str, head: str) -> str:
-    start, end = page.index("<title>"), page.index("</title>") + len("</title>")
-    return page[:start] + head + page[end:]
+    own = None if url is None else f"{url.rstrip('/')}/{path}/" if path else f"{url.rstrip('/')}/"
+    tags = f"{meta_tags(title, text, image, own)}\n{_FROM_DISK}"
+    based = without_modules(page, _NOT_HERE).replace("<title>", f'<base href="{root}">\n<title>')
+    return inlined(retitled(based, title, tags), _text).encode()
 
 
 def _json(values: Any) -> bytes:

@@ -45,6 +45,8 @@ export function links(state, others = []) {
     json: `api/plan?${text}`,
     report: `api/report?${text}`,
     story: `story?${text}`,
+    page: `./?${text}`,
+    embed: `embed?${text}`,
     figure: (name, ending, theme) => `api/figures/${name}.${ending}?${query(state, { theme, ...compared(name) })}`,
   };
 }

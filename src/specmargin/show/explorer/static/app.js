@@ -11,11 +11,13 @@ import { DEFAULTS } from "./fields.js";
 import { onDrop, send } from "./files.js";
 import * as glossary from "./glossary.js";
 import { onPaste, tellPaste } from "./paste.js";
+import { frame, question } from "./question.js";
 import { clearRefusal, offer, recover, restoreCount, showRefused, tellNotices } from "./refusals.js";
 import { comparison, MOST_COMPARED, ofOtherModel, parse, recalled, remember, together } from "./state.js";
 import * as verdict from "./verdict.js";
 
 const { Refused } = api;
+const embedded = document.body.classList.contains("embed"); // framed: the question and its answer alone
 let state = parse(location.search);
 let compared = comparison(location.search);
 let catalog = null;
@@ -54,7 +56,7 @@ async function round(slow) {
   const [current] = reply.answers;
   if (current.refused) throw new Refused(current.refused, null, current.gpus);
   if (isNew) showAnswers(reply.answers, now);
-  await load();
+  if (reply.figures.length) await load();
   await Promise.all(reply.figures.map((figure) => {
     cards.cards().get(figure.name).stamp = now;
     return cards.show(figure, links(figure.name));
@@ -118,7 +120,11 @@ async function refuse(error) {
 
 // The state that is shown enters the browser's history.
 function record(kept = false) {
-  remember(state, compared, entry, kept);
+  const asked = question(whole()), { page } = api.links(state);
+  byId("question").textContent = asked;
+  byId("to-page").href = page;
+  document.title = asked;
+  if (!embedded) remember(state, compared, entry, kept);
   entry = "replace";
   arrived = false;
 }
@@ -237,6 +243,7 @@ function wire() {
   const texts = { copy: ["flags", "Flags copied."], "copy-serve": ["serve", "Command copied."], "copy-check": ["check", "Benchmark copied."] };
   for (const [id, [from, said]] of Object.entries(texts)) byId(id).addEventListener("click", () => copy(byId(from).textContent, said));
   byId("link").addEventListener("click", () => copy(location.href, "Link copied."));
+  byId("embed").addEventListener("click", () => copy(frame(new URL(api.links(state).embed, document.baseURI).href, question(whole())), "Embed copied."));
   byId("copy-command").addEventListener("click", () => copy(commandLine(whole()), "Command line copied."));
   byId("copy-python").addEventListener("click", () => copy(python(whole()), "Python copied."));
   byId("keep").addEventListener("click", () => keep([{ ...state }]));
@@ -255,7 +262,7 @@ function wire() {
 }
 
 async function start() {
-  load(); // in the background
+  if (!embedded) load(); // in the background
   try {
     catalog = await api.catalog();
   } catch (error) {

@@ -6,6 +6,7 @@ import { enginesOf } from "./dom.js";
 import { header, headerPath, keyOf, refusals, site, table, tablePath } from "./grids.js";
 import { overlays } from "./overlays.js";
 import { makePlan } from "./plan.js";
+import { query } from "./state.js";
 import { parseAcceptance, Unreadable } from "./survival.js";
 
 export class Refused extends Error {
@@ -125,7 +126,11 @@ export async function alternatives(state, field) {
   return site.catalog.gpus.map((entry) => entry.name).filter((gpu) => !refused[keyOf(gpu, state)]);
 }
 
-export const links = () => ({ json: null, report: null, story: "story/", figure: null });
+// A framed page has no folder that says its model.
+export const links = (state) => {
+  const text = new URLSearchParams({ model: state.model, ...Object.fromEntries(new URLSearchParams(query(state))) });
+  return { json: null, report: null, story: "story/", page: `${encodeURIComponent(state.model)}/?${text}`, embed: `embed/?${text}`, figure: null };
+};
 
 let tellFirst;
 export const firstAnswer = new Promise((resolve) => { tellFirst = resolve; }); // before it, nothing heavy is loaded
