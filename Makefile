@@ -43,8 +43,11 @@ test-live: $(LIVE)/.installed
 	$(LIVE)/bin/python scripts/fetch_engines.py
 	$(LIVE)/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder tests/live
 
-bench-live: $(LIVE)/.installed
+# The load swing, then a server under load against what `simulate` predicts for it.
+bench-live: $(LIVE)/.installed $(VENV)/.installed-dev
 	$(LIVE)/bin/python -m lab.live.swing
+	$(LIVE)/bin/python -m lab.live.served .benchmarks/served-cpu
+	$(BIN)/python -m lab.validation.cells .benchmarks/served-cpu --tpot-slo 60
 
 check: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

@@ -1,0 +1,161 @@
+"""A recorded cell as `simulate` predicts it: the same trace, table, limits and KV blocks; prices from elsewhere."""
+
+from __future__ import annotations
+
+import csv
+import tempfile
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lab.validation.cells.observed import Cell, Played, Requests, Steps, depth_shares, figures
+from specmargin.decisions.pricer import Pricer
+from specmargin.errors import InputError
+from specmargin.policies.policy import ScheduledDepth
+from specmargin.prices.model import EngineTime
+from specmargin.simulator.engine import BLOCK_TOKENS
+from specmargin.simulator.policies import PolicyChoice
+from specmargin.simulator.results import Result, Slo
+from specmargin.simulator.run import simulate
+from specmargin.simulator.serving import Serving
+from specmargin.verbs.simulate.request_schema import SimulateRequest
+from specmargin.verbs.simulate.serving import serving_of
+
+SEEDS = (0, 1, 2)  # of accepted drafts; figures are means over them
+_GPU = "h200"  # of cells that name none
+_TRACE = {"arrival_seconds": "sent_seconds", "prompt_tokens": "prompt_tokens", "output_tokens": "output_tokens"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prices:
+    """`file`: of `measure vllm`; None: the cell's own, which are bundled ones unless it names a file. `launch`: seconds
+    per kernel launch of the server's host, measured outside of the cells; None: as the prices have it."""
+
+    name: str
+    file: Path | None = None
+    launch_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    figures: dict[str, float]
+    depth_shares: dict[int, float]
+
+
+def predict(cell: Cell, prices: Prices, slo: Slo) -> Prediction:
+    served, choice = serving(cell, prices), contestant(cell)
+    runs = [_played(simulate(replace(served, seed=seed), choice=choice, log_steps=True), cell) for seed in SEEDS]
+    every = [figures(run, cell.window, slo) for run in runs]
+    shares = [depth_shares(run, cell.window) for run in runs]
+    return Prediction(
+        figures={name: float(np.mean([found[name] for found in every])) for name in every[0]},
+        depth_shares={k: float(np.mean([share.get(k, 0.0) for share in shares])) for k in sorted(set().union(*shares))},
+    )
+
+
+def serving(cell: Cell, prices: Prices) -> Serving:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "trace.csv"
+        _write_trace(cell, path)
+        found = serving_of(_request(cell, prices, path), Path())
+    time = _engine_time(found.scenario.engine_time, cell, prices)
+    pricer = found.pricer if time is found.scenario.engine_time else Pricer(replace(found.scenario, engine_time=time))
+    return replace(found, pricer=pricer, engine=replace(found.engine, kv_blocks=_kv_blocks(cell)))
+
+
+def _write_trace(cell: Cell, path: Path) -> None:
+    """As sent: a busy client may be milliseconds late."""
+    requests = cell.given["requests"]
+    rows = zip(*(requests[name] for name in _TRACE.values()), strict=True)
+    with path.open("w", newline="", encoding="utf-8") as out:
+        written = csv.writer(out)
+        written.writerow(_TRACE)
+        written.writerows(row for row in rows if row[0] is not None)
+
+
+def _request(cell: Cell, prices: Prices, trace: Path) -> SimulateRequest:
+    model, requests = cell.given["model"], cell.given["requests"]
+    own = None if "prices" not in model else cell.folder / model["prices"]
+    described: dict[str, Any] = {
+        "model": _file(cell, model["model"]),
+        "gpu": _file(cell, model.get("gpu", _GPU)),
+        "engine": "vllm",
+        "weights": model["weights"],
+        "drafter": ":".join(_file(cell, part) for part in model["drafter"].split(":")),
+        "acceptance": ",".join(map(str, model["rates"])),
+        "routing": "uniform",
+        "depth": len(model["rates"]),
+        "context": round(np.mean(requests["prompt_tokens"]) + np.mean(requests["output_tokens"]) / 2.0),
+        "trace": str(trace),
+        "policy": "none",
+        **cell.given["limits"],
+    }
+    file = prices.file or own
+    return SimulateRequest.model_validate(described | ({} if file is None else {"prices": str(file)}))
+
+
+def _file(cell: Cell, name: str) -> str:
+    """A file beside the cells, or a name of the catalog."""
+    return str(cell.folder / name) if (cell.folder / name).exists() else name
+
+
+def _engine_time(time: EngineTime, cell: Cell, prices: Prices) -> EngineTime:
+    sizes = (cell.given["arguments"].get("compilation_config") or {}).get("cudagraph_capture_sizes")
+    if sizes and max(sizes) != time.graph_limit:
+        time = replace(time, graph_limit=max(sizes))
+    return time if prices.launch_seconds is None else replace(time, kernel_launch_seconds=prices.launch_seconds)
+
+
+def _kv_blocks(cell: Cell) -> int:
+    """In the simulator's blocks: those of vLLM's CPU build have 128 tokens."""
+    cache = cell.given["cache"]
+    return int(cache["num_gpu_blocks"]) * int(cache["block_size"]) // BLOCK_TOKENS
+
+
+def contestant(cell: Cell) -> PolicyChoice | None:
+    """None: an engine without speculation."""
+    name, model = cell.given["contestant"], cell.given["model"]
+    deepest, most = len(model["rates"]), int(cell.given["limits"]["max_num_seqs"])
+    if name == "none":
+        return None
+    if name == "table":
+        table = model["table"]
+    elif name.startswith("fixed-") and name.removeprefix("fixed-").isdigit():
+        table = [[1, most, int(name.removeprefix("fixed-"))]]
+    else:
+        raise InputError(f"{cell.name}: no contestant is named {name!r}; there are none, table and fixed-K")
+    depths = np.zeros(most + 1, dtype=np.int64)
+    for first, last, depth in table:
+        depths[first : last + 1] = depth
+    return PolicyChoice(name=name, policy=ScheduledDepth(name=name, depth_by_batch=depths), held_depth=deepest)
+
+
+def _played(result: Result, cell: Cell) -> Played:
+    """Cut at the end of the window, as the client ends the recorded one."""
+    (begin, end), shift = cell.window, _first_arrival(cell)  # a trace begins at 0
+    requests, steps = result.requests, result.steps
+    ended = steps["start_seconds"] + steps["seconds"] + shift
+    within = ended <= end
+    first, last = (
+        np.where(requests[name] + shift <= end, requests[name] + shift, np.nan)
+        for name in ("first_token_seconds", "finish_seconds")
+    )
+    return Played(
+        requests=Requests(
+            sent=requests["arrival_seconds"] + shift, first=first, last=last, tokens=requests["output_tokens"]
+        ),
+        steps=Steps(
+            ended=ended[within],
+            seconds=steps["seconds"][within],
+            depth=steps["draft_depth"][within].astype(np.int64),
+            decoding=steps["sequences"][within].astype(np.int64),
+            waiting=steps["waiting"][within].astype(np.int64),
+        ),
+        tokens=float(steps["committed"][within & (ended >= begin)].sum()),
+    )
+
+
+def _first_arrival(cell: Cell) -> float:
+    return float(min(value for value in cell.given["requests"]["sent_seconds"] if value is not None))

@@ -1,0 +1,141 @@
+"""`simulate` against recorded cells of a server: what is measured, compared and refused. docs/results/served.md."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from lab.validation.cells import report
+from lab.validation.cells.judged import Judged, judge, median_errors, rankings
+from lab.validation.cells.observed import FIGURES, Cell, Played, Requests, Steps, depth_shares, figures, read_cells
+from lab.validation.cells.predicted import Prediction, Prices, contestant, serving
+
+from lab import DATA
+from specmargin.errors import InputError
+from specmargin.simulator.results import Slo
+
+CPU = DATA / "measurements" / "served-cpu"
+TARGET = Slo(ttft_seconds=0.5, tpot_seconds=0.03)
+NONE = Slo()
+
+
+def _played() -> Played:
+    """Sent at 1, 3, 5 and 9 s; the window is 2 to 10 s. The last request gets no token before its end."""
+    return Played(
+        requests=Requests(
+            sent=np.array([1.0, 3.0, 5.0, 9.0]),
+            first=np.array([1.1, 3.2, 6.0, np.nan]),
+            last=np.array([2.1, 3.4, 7.0, np.nan]),
+            tokens=np.array([11, 11, 11, 11]),
+        ),
+        steps=Steps(
+            ended=np.array([1.5, 2.5, 4.0, 9.5]),
+            seconds=np.array([0.5, 1.0, 1.0, 2.0]),
+            depth=np.array([0, 3, 3, 1]),
+            decoding=np.array([1, 2, 4, 1]),
+            waiting=np.array([9, 0, 0, 2]),
+        ),
+        tokens=80.0,
+    )
+
+
+def test_figures_are_of_the_window() -> None:
+    found = figures(_played(), (2.0, 10.0), NONE)
+    assert found["tok/s"] == 10.0
+    assert found["TTFT p50"] == pytest.approx(600.0)  # of 0.2 s and 1.0 s: the request before the window is left out
+    assert found["TPOT p50"] == pytest.approx(100.0)  # of 0.1, 0.02 and 0.1 s: it completes in it
+    assert found["decoding"] == pytest.approx((2 + 4 + 2) / 4.0)
+    assert found["waiting"] == pytest.approx(1.0)
+    assert found["goodput"] == pytest.approx(33 / 8.0)
+    assert depth_shares(_played(), (2.0, 10.0)) == {1: 0.5, 3: 0.5}
+
+
+def test_goodput_counts_requests_within_both_targets() -> None:
+    assert figures(_played(), (2.0, 10.0), TARGET)["goodput"] == pytest.approx(11 / 8.0)
+
+
+def _judged(contestant: str, measured: float, predicted: float) -> Judged:
+    played = _played()
+    given = {"cell": f"a-{contestant}", "trace": "a", "contestant": contestant}
+    return Judged(
+        cell=Cell(folder=Path(), given=given, played=played),
+        measured=dict.fromkeys(FIGURES, measured),
+        shares={3: 1.0},
+        predicted={"bundled": Prediction(figures=dict.fromkeys(FIGURES, predicted), depth_shares={3: 0.75, 2: 0.25})},
+    )
+
+
+def test_an_order_counts_where_contestants_differ_by_more_than_three_percent() -> None:
+    cells = [_judged("none", 10.0, 12.0), _judged("table", 20.0, 11.0), _judged("fixed-3", 20.2, 30.0)]
+    (speed, _) = rankings(cells, "bundled")
+    assert (speed.pairs, speed.right) == (2, 1)
+    errors = median_errors(cells, "bundled")
+    assert errors["tok/s"] == pytest.approx(0.45)
+    assert errors["depths"] == pytest.approx(0.25)
+
+
+def test_the_page_gets_the_tables_between_its_marks(tmp_path: Path) -> None:
+    page = tmp_path / "served.md"
+    page.write_text("before\n<!-- begin: served-cpu -->\nold\n<!-- end: served-cpu -->\nafter\n")
+    report.write_page([_judged("none", 10.0, 12.0)], TARGET, "served-cpu", page)
+    text = page.read_text()
+    assert text.startswith("before\n") and text.endswith("after\n") and "old" not in text
+    assert "| a-none | 10.0 +20% |" in text and "TTFT ≤ 500 ms and TPOT ≤ 30 ms" in text
+    with pytest.raises(InputError, match="no place for the tables"):
+        report.write_page([_judged("none", 10.0, 12.0)], TARGET, "served-h200", page)
+
+
+def test_what_is_no_cell_is_refused_in_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="has no cells"):
+        read_cells(tmp_path)
+    path = tmp_path / "a.json.gz"
+    path.write_bytes(b"not compressed")
+    with pytest.raises(InputError, match=r"a\.json\.gz: is not a recorded cell"):
+        read_cells(tmp_path)
+    path.write_bytes(gzip.compress(b'{"cell": "a"}'))
+    with pytest.raises(InputError, match="has no 'model'"):
+        read_cells(tmp_path)
+
+
+# --- those of a CPU ---
+
+
+def _recorded() -> list[Cell]:
+    return read_cells(CPU)
+
+
+def test_every_trace_was_played_without_speculation_with_the_table_and_at_a_fixed_depth() -> None:
+    by_trace: dict[str, set[str]] = {}
+    for cell in _recorded():
+        by_trace.setdefault(cell.given["trace"], set()).add(cell.given["contestant"])
+        assert cell.given["requests"]["failures"] == []
+    assert len(by_trace) == 3 and set(map(frozenset, by_trace.values())) == {frozenset({"none", "table", "fixed-3"})}
+
+
+def test_a_cell_is_simulated_as_it_was_served() -> None:
+    cell = next(cell for cell in _recorded() if cell.given["contestant"] == "table")
+    served, choice = serving(cell, Prices(name="own")), contestant(cell)
+    requests: dict[str, Any] = cell.given["requests"]
+    assert served.workload.arrivals.requests == len(requests["at_seconds"])
+    assert served.engine.max_num_seqs == cell.given["limits"]["max_num_seqs"]
+    assert served.scenario.prices.name == "measured"
+    assert choice is not None and choice.held_depth == len(cell.given["model"]["rates"])
+    unknown = Cell(folder=cell.folder, given={**cell.given, "contestant": "ladder"}, played=cell.played)
+    with pytest.raises(InputError, match="no contestant is named 'ladder'"):
+        contestant(unknown)
+
+
+def test_light_load_on_a_cpu_is_predicted_in_tokens_and_order() -> None:
+    """The machine is shared and noisy: docs/results/served.md has the latencies."""
+    cells = [judge(cell, [Prices(name="own")], NONE) for cell in _recorded() if "-30-" in cell.name]
+    assert all(abs(cell.error("own", "tok/s")) < 0.05 for cell in cells)
+
+
+def test_the_page_has_the_cells_that_are_recorded() -> None:
+    text = report.PAGE.read_text(encoding="utf-8")
+    for path in CPU.glob("*.json.gz"):
+        assert f"| {json.loads(gzip.decompress(path.read_bytes()))['cell']} |" in text
