@@ -36,6 +36,8 @@ class ScenarioOptions(TypedDict, total=False):
     tp: int | None
     dp: int
     ep: bool
+    pp: int
+    redundant_experts: int
     weights: str | None
     kv_cache: str | None
     routing: str | None

@@ -13,7 +13,8 @@ from typing import Any, get_args
 
 import pytest
 
-from specmargin.answers.request_schema import ScenarioRequest, request_options
+from specmargin.answers.options_schema import request_options
+from specmargin.answers.request_schema import ScenarioRequest
 from specmargin.catalog.engine_times import engine_time_names
 from specmargin.cli.main import run
 from specmargin.errors import InputError
@@ -69,6 +70,8 @@ OTHER: dict[str, dict[str, str]] = {
     "tp": {"parallel": "tp", "tp": "1"},  # refused: not all GPUs of --gpus
     "dp": {"parallel": "tp", "dp": "2"},
     "ep": {"parallel": "tp", "ep": ""},
+    "pp": {"parallel": "tp", "pp": "2"},
+    "redundant_experts": {"redundant_experts": "2"},
     "placement": {"model": "REFERENCE", "drafter": "eagle", "routing": "reference-moe", "placement": "balanced"},
     "weights": {"weights": "fp8"},
     "kv_cache": {"kv_cache": "fp8"},

@@ -88,6 +88,7 @@ OTHERS = (
     ("deepseek-v3", "gb200", "trtllm", "tables", "--gpus 16 --parallel dp-ep"),
     ("kimi-k2", "h100", "sglang", "laws", "--gpus 16"),
     ("deepseek-v3", "h200", "vllm", "laws", "--gpus 16 --tp 2 --dp 8 --ep true"),
+    ("deepseek-v3", "b200", "vllm", "laws", "--gpus 8 --tp 4 --pp 2 --ep true --redundant-experts 16"),
     ("qwen3.6-35b-a3b", "m3-ultra", "llamacpp", "datasheet", "--gpus 1 --weights q4_k --draft-p-min 0.5"),
     ("qwen3.6-35b-a3b", "h200", "vllm", "laws", "--drafter dspark"),
     ("qwen3.6-35b-a3b", "h200", "sglang", "laws", "--drafter dspark"),

@@ -19,8 +19,10 @@ from specmargin.prices.work import Collective, CollectiveKind, Component, target
 from specmargin.routing.profile import UNIFORM, expert_counter
 from specmargin.step import Step
 from specmargin.verbs.plan.commands import capacity_command
+from tests.scenarios import pricer
 
 DEEPSEEK = bundled_model("deepseek-v3")
+EXPERT = 3 * 7168 * 2048  # bytes: fp8
 EP16 = Layout.of(tp=2, dp=8, ep=True)
 
 
@@ -65,11 +67,10 @@ def test_collectives_by_hand() -> None:
 def test_memory_of_a_rank_by_hand() -> None:
     """One MoE layer: 256/16 whole experts, and half of every matrix that tensor parallelism splits."""
     layer = next(group.layer for group in DEEPSEEK.groups if group.layer.experts is not None)
-    expert = 3 * 7168 * 2048
     experts = (
-        memory.layer_weight_bytes(layer, EP16) - memory.layer_weight_bytes(layer, Layout.of(tp=2)) + 256 * expert / 2
+        memory.layer_weight_bytes(layer, EP16) - memory.layer_weight_bytes(layer, Layout.of(tp=2)) + 256 * EXPERT / 2
     )
-    assert experts == pytest.approx(16 * expert)
+    assert experts == pytest.approx(16 * EXPERT)
 
 
 FLAGS = {
@@ -90,7 +91,9 @@ def test_flags(engine: str) -> None:
     ("options", "complaint"),
     [
         ({"gpus": 8, "tp": 2, "dp": 8}, "--tp 2 × --dp 8 is 16 GPUs, not --gpus 8; leave out --gpus"),
-        ({"gpus": 12, "dp": 8}, "--dp 8 does not divide --gpus 12; give --tp and --dp whose product is 12"),
+        ({"gpus": 12, "dp": 8}, "--dp 8 does not divide --gpus 12; give sizes whose product is 12"),
+        ({"tp": 2, "dp": 2, "pp": 2, "gpus": 4}, "--tp 2 × --dp 2 × --pp 2 is 8 GPUs, not --gpus 4"),
+        ({"gpus": 8, "pp": 3}, "--pp 3 does not divide 8 GPUs"),
         ({"parallel": "ep", "dp": 8}, "--parallel ep and --dp 8 both describe the layout; leave out --parallel"),
         ({"ep": True}, "--ep: one GPU has nothing to spread experts over"),
         ({"tp": 2, "dp": 4, "engine": "trtllm"}, "attention DP of TensorRT-LLM gives every GPU its own sequences"),
@@ -101,6 +104,65 @@ def test_flags(engine: str) -> None:
 def test_layouts_that_are_refused(options: dict[str, Any], complaint: str) -> None:
     with pytest.raises(ParallelismError, match=complaint):
         asked(**options)
+
+
+@pytest.mark.parametrize(
+    ("layout", "complaint"),
+    [
+        (Layout.of(pp=64), "--pp 64: a stage would have no layers, since deepseek-v3 has 61; use at most --pp 61"),
+        (Layout.of(dp=12, ep=True), "256 experts do not divide over 12 GPUs"),
+        (Layout.of(dp=12, ep=True, redundant_experts=4), "256 experts and 4 redundant ones .* --redundant-experts 8"),
+        (Layout.of(tp=8, redundant_experts=8), "--redundant-experts: no experts are spread over GPUs; add --ep"),
+    ],
+)
+def test_layouts_that_do_not_fit_the_model(layout: Layout, complaint: str) -> None:
+    with pytest.raises(ParallelismError, match=complaint):
+        layout.check(DEEPSEEK)
+
+
+def test_redundant_experts_fill_ranks_that_experts_do_not_divide_over() -> None:
+    layout = Layout.of(dp=12, ep=True, redundant_experts=8)
+    layout.check(DEEPSEEK)
+    layer = next(group.layer for group in DEEPSEEK.groups if group.layer.experts is not None)
+    plain = memory.layer_weight_bytes(layer, Layout.of(dp=1)) - 256 * EXPERT
+    assert memory.layer_weight_bytes(layer, layout) == pytest.approx(plain + 264 / 12 * EXPERT)
+
+
+STAGE_FLAGS = {
+    "vllm": "--tensor-parallel-size 4 --pipeline-parallel-size 2 --enable-expert-parallel --enable-eplb "
+    """--eplb-config '{"num_redundant_experts": 16}'""",
+    "sglang": "--tp-size 4 --pp-size 2 --ep-size 4 --enable-eplb --ep-num-redundant-experts 16",
+    "trtllm": "--tp_size 4 --pp_size 2 --ep_size 4",
+}
+
+
+@pytest.mark.parametrize("engine", STAGE_FLAGS)
+def test_flags_of_stages_and_redundant_experts(engine: str) -> None:
+    options: dict[str, Any] = {"tp": 4, "pp": 2, "ep": True, "redundant_experts": 16, "engine": engine}
+    values = specmargin.plan("deepseek-v3", gpu="b200", batch="16", prices="laws", **options).to_dict()
+    assert STAGE_FLAGS[engine] in values["serve"]["command"]
+    assert (values["gpus"], values["parallel"]) == (8, "pp2-tp4-ep")
+
+
+@pytest.mark.parametrize(("engine", "drafter"), [("vllm", "ngram"), ("sglang", "eagle"), ("trtllm", "ngram")])
+def test_drafters_that_an_engine_does_not_run_in_stages(engine: str, drafter: str) -> None:
+    plan = specmargin.plan("deepseek-v3", gpu="b200", tp=4, pp=2, engine=engine, drafter=drafter, batch="4")
+    config = plan.ranked[0].config
+    assert config.text == ""
+    assert "under pipeline parallelism" in config.unsupported or config.schedule.max_depth == 0
+
+
+def test_stages_by_hand() -> None:
+    """Two stages of 31 and 30 layers: a batch takes twice the longer one; drafting of both batches is waited for."""
+    one = pricer("deepseek-v3", "b200", "mtp", layout=Layout.of(tp=4))
+    two = pricer("deepseek-v3", "b200", "mtp", layout=Layout.of(tp=4, pp=2))
+    half, whole = Step.uniform(batch=32, depth=1, context=1024), Step.uniform(batch=64, depth=1, context=1024)
+    for component in (Component.ATTENTION, Component.ROUTED_EXPERTS):
+        prices = (one.verify(half), two.verify(whole))
+        seconds, longest = (float(price.share(component) * price.total_seconds) for price in prices)
+        assert longest == pytest.approx(seconds * 62 / 61)
+    assert two.draft_seconds(64, 2, 1024) == pytest.approx(2 * one.draft_seconds(32, 2, 1024))
+    assert two.draft_seconds(1, 2, 1024) == pytest.approx(one.draft_seconds(1, 2, 1024))
 
 
 @pytest.mark.parametrize("size", ["x", "0", "2.5"])

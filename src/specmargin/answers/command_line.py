@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from enum import Enum
 from typing import Any
 
-from specmargin.answers.request_schema import Request, RequestOption, request_options
+from specmargin.answers.options_schema import RequestOption, request_options
+from specmargin.answers.request_schema import Request
 
 
 def command_line(verb: str, request: Request) -> str:

@@ -33,29 +33,35 @@ def layout_text(request: ScenarioRequest) -> str:
     """The layout in the words of the request."""
     if not _has_sizes(request):
         return str(request.parallel)
-    sizes = {"tp": request.tp, "dp": request.dp if request.dp > 1 else None}
-    return " ".join([f"--{name} {size}" for name, size in sizes.items() if size] + ["--ep"] * request.ep)
+    sizes = {"pp": request.pp, "tp": request.tp or 1, "dp": request.dp}
+    return " ".join([f"--{name} {size}" for name, size in sizes.items() if size > 1] + ["--ep"] * request.ep)
 
 
 def _named(request: ScenarioRequest) -> Layout:
-    if request.parallel is Parallel.DP_EP and request.gpus == 1:
+    if request.parallel is Parallel.DP_EP and request.gpus == request.pp:
         raise ParallelismError("--parallel dp-ep: one GPU has nothing to be parallel with; add --gpus N")
-    return Layout(gpus=request.gpus, parallel=request.parallel)
+    return Layout(
+        gpus=request.gpus,
+        parallel=request.parallel,
+        stages=request.pp,
+        redundant_experts=request.redundant_experts,
+    )
 
 
 def _sized(request: ScenarioRequest) -> Layout:
-    gpus, dp = request.gpus, request.dp
+    gpus, dp, pp = request.gpus, request.dp, request.pp
     if request.parallel is not Parallel.TP:
         raise ParallelismError(
             f"--parallel {request.parallel} and {layout_text(request)} both describe the layout; leave out --parallel"
         )
-    if request.tp is None and gpus % dp:
-        raise ParallelismError(f"--dp {dp} does not divide --gpus {gpus}; give --tp and --dp whose product is {gpus}")
-    tp = gpus // dp if request.tp is None else request.tp
-    if tp * dp != gpus:
+    groups = f"--dp {dp}" + (f" × --pp {pp}" if pp > 1 else "")
+    if request.tp is None and gpus % (dp * pp):
+        raise ParallelismError(f"{groups} does not divide --gpus {gpus}; give sizes whose product is {gpus}")
+    tp = gpus // (dp * pp) if request.tp is None else request.tp
+    if tp * dp * pp != gpus:
         raise ParallelismError(
-            f"--tp {tp} × --dp {dp} is {tp * dp} GPUs, not --gpus {gpus}; leave out --gpus, or change --tp or --dp"
+            f"--tp {tp} × {groups} is {tp * dp * pp} GPUs, not --gpus {gpus}; leave out --gpus, or change the sizes"
         )
-    if request.ep and gpus == 1:
+    if request.ep and tp * dp == 1:
         raise ParallelismError("--ep: one GPU has nothing to spread experts over; add --tp N or --dp N")
-    return Layout.of(tp=tp, dp=dp, ep=request.ep)
+    return Layout.of(tp=tp, dp=dp, pp=pp, ep=request.ep, redundant_experts=request.redundant_experts)

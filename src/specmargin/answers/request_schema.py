@@ -7,14 +7,11 @@ Adding an option that all scenarios share begins with a field of `ScenarioReques
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from enum import Enum
 from functools import partial
 from math import prod
-from pathlib import Path
-from types import NoneType
-from typing import Annotated, Any, ClassVar, TypeVar, get_args, get_origin
+from typing import Annotated, Any, ClassVar, TypeVar
 
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
@@ -29,7 +26,7 @@ NO_ACCEPTANCE = "no price depends on acceptance"
 FULL_DRAFTS = "drafts of their full depth are priced here"
 NO_OFF_TIME = "no step with speculation configured but disabled is priced here"
 _MOST_DIGITS = 4000  # of a number that Python reads
-_SIZES = {"tp", "dp"}  # of a layout: their product is the number of GPUs
+_SIZES = {"tp", "dp", "pp"}  # of a layout: their product is the number of GPUs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,16 +215,31 @@ class ScenarioRequest(Request):
     tp: Annotated[
         int | None,
         Field(ge=1, le=65_536, description="Tensor-parallel GPUs of each data-parallel group."),
-        MODEL.as_("N", "--gpus over --dp"),
+        MODEL.as_("N", "--gpus over --dp and --pp"),
     ] = None
     dp: Annotated[
         int, Field(ge=1, le=65_536, description="Data-parallel groups, each with its own sequences."), MODEL.as_("N")
     ] = 1
     ep: Annotated[
         bool,
-        Field(description="Spread whole experts over all GPUs of --tp × --dp; else each is split over them."),
+        Field(description="Spread whole experts over all --tp × --dp GPUs; else each is split over them."),
         MODEL,
     ] = False
+    pp: Annotated[
+        int,
+        Field(ge=1, le=1024, description="Pipeline stages, each with --tp × --dp GPUs; batches fill all of them."),
+        MODEL.as_("N"),
+    ] = 1
+    redundant_experts: Annotated[
+        int,
+        Field(
+            ge=0,
+            le=4096,
+            description="Copies of popular experts per layer (EPLB). Balance gains only "
+            "where the routing profile identifies experts.",
+        ),
+        MODEL.as_("N"),
+    ] = 0
     placement: Annotated[
         Placement,
         Field(
@@ -393,65 +405,3 @@ def read_request(
         if field in request.model_fields_set:
             raise ScenarioError(f"{where}{option(field)}: {why}; leave it out")
     return request
-
-
-# --- as options of a command line ---
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestOption:
-    """A field of a request, as a command line shows it."""
-
-    field: str
-    kind: type  # int, float, bool, str or an enumeration; str for text that the request parses (64k, 1-8)
-    help: str
-    required: bool
-    default: str | None  # None: none is shown
-    shown: Shown
-    unused: bool
-    many: bool  # takes several values
-    parsed: bool  # from text, into numbers
-
-    @property
-    def options(self) -> tuple[str, ...]:
-        return self.shown.options or (f"--{self.field.replace('_', '-')}",)
-
-    @property
-    def name(self) -> str:
-        """As messages call it."""
-        return self.field.upper() if self.shown.argument else self.options[0]
-
-
-def request_options(kind: type[Request]) -> Iterator[RequestOption]:
-    for name, field in kind.model_fields.items():
-        shown = next((entry for entry in field.metadata if isinstance(entry, Shown)), Shown())
-        if shown.key:
-            continue
-        parsed = any(isinstance(entry, BeforeValidator) for entry in field.metadata)
-        yield RequestOption(
-            field=name,
-            kind=str if parsed else _plain_type(field.annotation),
-            help=field.description or "",
-            required=field.is_required(),
-            default=shown.default or _default_text(field.default, required=field.is_required()),
-            shown=shown,
-            unused=name in kind.unused,
-            many=not parsed and _is_list(field.annotation),
-            parsed=parsed,
-        )
-
-
-def _is_list(annotation: Any) -> bool:
-    return any(get_origin(part) is tuple for part in (annotation, *get_args(annotation)))
-
-
-def _plain_type(annotation: Any) -> type:
-    kind = next((part for part in get_args(annotation) if part is not NoneType), annotation)
-    plain = isinstance(kind, type) and (kind in (int, float, bool, str, Path) or issubclass(kind, Enum))
-    return kind if plain else str
-
-
-def _default_text(default: Any, *, required: bool) -> str | None:
-    if required or default is None or default is False or default == ():
-        return None
-    return ",".join(map(str, default)) if isinstance(default, tuple) else str(default)

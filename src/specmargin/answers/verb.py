@@ -16,8 +16,9 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from specmargin.answers.options_schema import request_options
 from specmargin.answers.outputs_schema import Outputs, TableOutputs
-from specmargin.answers.request_schema import Request, read_request, request_options
+from specmargin.answers.request_schema import Request, read_request
 from specmargin.errors import needs_extra
 
 RequestKind = TypeVar("RequestKind", bound=Request)

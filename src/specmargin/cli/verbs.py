@@ -12,15 +12,8 @@ from typing import Annotated, Any, ClassVar, TypeVar
 import typer
 from typer.core import TyperCommand
 
-from specmargin.answers.request_schema import (
-    LOAD,
-    QUESTION,
-    Request,
-    RequestOption,
-    ScenarioRequest,
-    read_request,
-    request_options,
-)
+from specmargin.answers.options_schema import RequestOption, request_options
+from specmargin.answers.request_schema import LOAD, QUESTION, Request, ScenarioRequest, read_request
 from specmargin.answers.verb import Verb
 from specmargin.catalog.user import missing_folders
 from specmargin.verbs import summary, verb_names

@@ -34,10 +34,12 @@ class Memo:
 
     @classmethod
     def of(cls, scenario: Scenario) -> Memo:
-        count = shared_counter(scenario.routing, scenario.layout.expert_ranks, scenario.placement)
+        count = shared_counter(
+            scenario.routing, scenario.layout.expert_ranks, scenario.placement, scenario.layout.redundant_experts
+        )
         drafting = DraftPricing(
             model=scenario.prices,
-            layout=scenario.layout,
+            layout=scenario.layout.stage,  # drafters run on the last one
             kv=scenario.kv_precision,
             count_experts=count,
             scope=scenario.scope,

@@ -19,7 +19,8 @@ from specmargin.errors import ParallelismError
 from specmargin.prices import memory
 from specmargin.prices.drafters import drafter_sequence_bytes, drafter_weight_bytes, round_seconds
 from specmargin.prices.model import StepPrice, fixed_line, ledger
-from specmargin.prices.work import Component, Work, target_work
+from specmargin.prices.ranks import rank_step
+from specmargin.prices.work import Component, Work, pipeline_work, target_work
 from specmargin.routing.profile import UNIFORM
 from specmargin.sources import Source
 from specmargin.step import ArrayLike, ExpertCounter, FloatArray, Step
@@ -110,9 +111,13 @@ class Pricer:
         scenario = self.scenario
         tokens, layout, kv = scenario.context if context is None else context, scenario.layout, scenario.kv_precision
         target = memory.sequence_bytes(scenario.architecture.groups, tokens, layout=layout, kv=kv, depth=depth or 0)
+        # Over stages: of a sequence of each batch that is on its way, on the longest stage.
+        target = target * layout.stage_factor(scenario.architecture.layers)
         if depth is None:
             return float(target)
-        return float(target + drafter_sequence_bytes(scenario.drafter, tokens, layout=layout, kv=kv, depth=depth))
+        # The last stage holds the drafter's KV of all batches.
+        own = drafter_sequence_bytes(scenario.drafter, tokens, layout=layout.stage, kv=kv, depth=depth)
+        return float(target + own * layout.stages)
 
     def largest_batch(self, depth: int) -> int:
         """Sequences that fit when the engine reserves memory for `depth` draft tokens of each."""
@@ -135,7 +140,8 @@ class Pricer:
         groups = self.scenario.architecture.expert_groups
         if not groups:
             return None
-        load = self.count_experts(self.scenario.architecture.pools, step)
+        whole = rank_step(step, self.scenario.layout).whole
+        load = self.count_experts(self.scenario.architecture.pools, whole)
         layers = sum(group.count for group, _ in groups)
         total = np.zeros_like(step.positions)
         for (group, _), distinct in zip(groups, load.distinct_by_group, strict=True):
@@ -144,21 +150,23 @@ class Pricer:
 
     def works(self, step: Step, local: Step | None = None) -> list[Work]:
         """The work of a step of the target: bytes and FLOPs by component, not priced yet."""
-        scenario = self.scenario
-        return target_work(
+        scenario, layout = self.scenario, self.scenario.layout
+        whole, local = rank_step(step, layout, local)
+        works = target_work(
             scenario.architecture,
-            step,
-            self.count_experts(scenario.architecture.pools, step),
-            layout=scenario.layout,
+            whole,
+            self.count_experts(scenario.architecture.pools, whole),
+            layout=layout.stage,
             kv=scenario.kv_precision,
             scope=scenario.scope,
             local=local,
         )
+        return pipeline_work(scenario.architecture, works, local, layout)
 
     def verify(self, step: Step, local: Step | None = None) -> StepPrice:
         """The ledger of one step of the target; `local` is the busiest rank's part of it, derived if None."""
         scenario = self.scenario
-        local = step.divided(scenario.layout.sequence_ranks) if local is None else local
+        local = rank_step(step, scenario.layout, local).local
         works, counts = self.works(step, local), scenario.layer_counts
         return ledger(scenario.prices, works, step=local, engine=scenario.engine_time, counts=counts)
 
@@ -175,8 +183,18 @@ class Pricer:
     def draft_seconds(self, batch: ArrayLike, depth: ArrayLike, context: ArrayLike) -> FloatArray:
         """Seconds of drafting `depth` tokens for each of `batch` sequences."""
         sizes, depths, tokens = (np.asarray(values, dtype=np.float64) for values in (batch, depth, context))
-        kernels = self._memo.drafting.seconds(self.scenario.drafter, batch=sizes, depth=depths, context=tokens)
-        return kernels + self._draft_waits(kernels, sizes, depths, tokens)
+        drafted, turns = self._drafted(sizes)
+        kernels = self._memo.drafting.seconds(self.scenario.drafter, batch=drafted, depth=depths, context=tokens)
+        return turns * (kernels + self._draft_waits(kernels, sizes, depths, tokens))
+
+    def _drafted(self, batch: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Sequences that are drafted for at the same time, and how often a round waits for that.
+
+        Only the last pipeline stage drafts. With a batch on every stage, the others wait meanwhile: each batch adds its
+        drafting to the round of all. With fewer batches than stages, drafting fits in where a stage would idle.
+        """
+        stages = self.scenario.layout.stages
+        return np.ceil(batch / stages) if stages > 1 else batch, np.where(batch >= stages, float(stages), 1.0)
 
     def _draft_waits(
         self, kernels: FloatArray, batch: FloatArray, depth: FloatArray, context: FloatArray
@@ -208,9 +226,14 @@ class Pricer:
         """The components of drafting, at depths from 1 on; None where drafting costs nothing."""
         at = (batch, depth, self.scenario.context if context is None else context)
         sizes, depths, tokens = np.broadcast_arrays(*(np.asarray(values, dtype=np.float64) for values in at))
-        kernels = self._memo.drafting.ledger(self.scenario.drafter, batch=sizes, depth=depths, context=tokens)
-        if kernels is None:
+        drafted, turns = self._drafted(sizes)
+        one = self._memo.drafting.ledger(self.scenario.drafter, batch=drafted, depth=depths, context=tokens)
+        if one is None:
             return None
+        several = self.scenario.layout.stages > 1
+        kernels = (
+            StepPrice(components=tuple(line.plus(line, turns - 1.0) for line in one.components)) if several else one
+        )
         waits = self._draft_waits(kernels.total_seconds, sizes, depths, tokens)
         if not np.any(waits):
             return kernels

@@ -70,4 +70,5 @@ def _sequence(pricer: Pricer, depth: int | None) -> SequenceMemory:
 def _held(pricer: Pricer, groups: Iterable[LayerGroup], depth: int | None) -> float:
     scenario = pricer.scenario
     kv, layout = scenario.kv_precision, scenario.layout
-    return float(sequence_bytes(groups, scenario.context, layout=layout, kv=kv, depth=depth or 0))
+    held = sequence_bytes(groups, scenario.context, layout=layout, kv=kv, depth=depth or 0)
+    return float(held) * layout.stage_factor(scenario.architecture.layers)

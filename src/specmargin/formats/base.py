@@ -185,6 +185,8 @@ class EngineFormat:
     policy_inside: bool = False  # the setting's file holds the policy; else the plug-in's settings name its file
     releases: Releases | None = None  # None: it has no numbered releases
     stops_early: bool = False  # a draft may stop at a confidence, --draft-p-min
+    # Why it cannot draft with this kind of drafter in pipeline stages; "" where it can.
+    stage_drafts: Callable[[Layout, str], str] = lambda _layout, _kind: ""
     refuses: Callable[[Layout], str | None] = lambda _: None  # why it cannot run a layout, and what it can
 
     def write(self, request: ScheduleRequest) -> EngineConfig:

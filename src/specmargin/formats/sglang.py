@@ -72,8 +72,14 @@ def express(request: ScheduleRequest, schedule: Schedule) -> EngineConfig:
     flags = _flags(request)
     if len(schedule.ranges) == 1:
         needs = RELEASES.needs(request.release, RELEASES.first, what="such drafts")
+        notes = ("drafts in pipeline stages need SGLANG_ENABLE_PP_SPEC=1",) if request.layout.stages > 1 else ()
         return EngineConfig(
-            text=flags, schedule=schedule, needs=needs, adapts=_adaptive(request), unpriced=_unpriced(request)
+            text=flags,
+            schedule=schedule,
+            needs=needs,
+            adapts=_adaptive(request),
+            notes=notes,
+            unpriced=_unpriced(request),
         )
     since = _STOPS if schedule.stops else RELEASES.first
     return EngineConfig(
@@ -109,7 +115,7 @@ def _express_dspark(request: ScheduleRequest, schedule: Schedule) -> EngineConfi
         text=f"{_algorithm(request)} {window}",
         schedule=schedule,
         needs=RELEASES.needs(request.release, _DSPARK, what="DSpark drafts"),
-        notes=("DP attention needs --enable-dp-lm-head",) if request.layout.sequence_ranks > 1 else (),
+        notes=("DP attention needs --enable-dp-lm-head",) if request.layout.data_ranks > 1 else (),
     )
 
 
@@ -137,12 +143,21 @@ def serve(launch: Launch) -> Command:
 
 def _spread(layout: Layout) -> str:
     """Its tensor-parallel size counts all GPUs: attention DP divides them."""
-    ranks, copies = layout.attention_ranks * layout.sequence_ranks, layout.sequence_ranks
+    ranks, copies, redundant = layout.stage_gpus, layout.data_ranks, layout.redundant_experts
     return joined(
         f"--tp-size {ranks}" if ranks > 1 else "",
+        f"--pp-size {layout.stages}" if layout.stages > 1 else "",
         f"--ep-size {layout.expert_ranks}" if layout.expert_ranks > 1 else "",
         f"--dp-size {copies} --enable-dp-attention" if copies > 1 else "",
+        f"--enable-eplb --ep-num-redundant-experts {redundant}" if redundant else "",
     )
+
+
+def stage_drafts(layout: Layout, kind: str) -> str:
+    """0.5.23, `check_pipeline_parallel_compat` (arg_groups/validation_hook.py): EAGLE alone, without attention DP."""
+    if kind != "mtp":
+        return f"SGLang has no {kind} drafts under pipeline parallelism"
+    return "SGLang has no drafts under pipeline parallelism with attention DP" if layout.data_ranks > 1 else ""
 
 
 def check(load: Benchmark) -> str:
@@ -163,5 +178,6 @@ FORMAT = EngineFormat(
     with_policy=with_policy,
     policy_inside=True,
     releases=RELEASES,
+    stage_drafts=stage_drafts,
     max_seqs=lambda _: 2048,  # 2,048 to 4,096 by memory (`model_executor/model_runner.py`): memory is the limit
 )

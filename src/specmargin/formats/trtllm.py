@@ -84,7 +84,7 @@ def _upper(request: ScheduleRequest) -> bool:
 def _one_depth(request: ScheduleRequest) -> str:
     """Why there is one depth for all batches; "" where there is a schedule."""
     upper = _upper(request)
-    if request.layout.sequence_ranks > 1:
+    if request.layout.data_ranks > 1:
         return "one depth for all batches: under attention DP each rank has its own batch"
     if upper and request.drafter_kind == "dspark":
         return "one depth for all batches: TensorRT-LLM has no schedule for DSpark"
@@ -122,9 +122,9 @@ def _yaml(request: ScheduleRequest) -> str:
 
 def serve(launch: Launch) -> Command:
     layout = launch.layout
-    ranks = layout.attention_ranks * layout.sequence_ranks
     spread = joined(
-        f"--tp_size {ranks}" if ranks > 1 else "",
+        f"--tp_size {layout.stage_gpus}" if layout.stage_gpus > 1 else "",
+        f"--pp_size {layout.stages}" if layout.stages > 1 else "",
         f"--ep_size {layout.expert_ranks}" if layout.expert_ranks > 1 else "",
     )
     yaml = "\n".join(part for part in (*_server_yaml(launch), launch.config.text) if part)
@@ -144,14 +144,24 @@ def serve(launch: Launch) -> Command:
 
 def refuses(layout: Layout) -> str | None:
     """`enable_attention_dp` makes a data-parallel rank of every GPU of `tp_size` (mapping.py)."""
-    if layout.sequence_ranks > 1 and layout.attention_ranks > 1:
+    if layout.data_ranks > 1 and layout.attention_ranks > 1:
         return "attention DP of TensorRT-LLM gives every GPU its own sequences; use --tp 1, or --dp 1"
     return None
 
 
+def stage_drafts(layout: Layout, kind: str) -> str:  # noqa: ARG001
+    """Drafters outside the target's engine are refused (pyexecutor/py_executor.py, `_executor_loop_pp`; issue 9009)."""
+    outside = kind in ("ngram", "model")
+    return f"TensorRT-LLM has no {kind} drafts under pipeline parallelism" if outside else ""
+
+
 def _server_yaml(launch: Launch) -> Iterator[str]:
-    if launch.layout.sequence_ranks > 1:
+    if launch.layout.data_ranks > 1:
         yield "enable_attention_dp: true"
+    if launch.layout.redundant_experts:
+        # Slots are experts with their copies (llmapi/llm_args.py, MoeLoadBalancerConfig).
+        slots = f"<experts of a layer + {launch.layout.redundant_experts}>"
+        yield f"moe_config:\n  load_balancer:\n    num_slots: {slots}\n    layer_updates_per_iter: 1"
     if launch.kv_cache == "fp8":
         yield "kv_cache_config:\n  dtype: fp8"
 
@@ -172,6 +182,7 @@ FORMAT = EngineFormat(
     check=check,
     lengths_note=None,
     refuses=refuses,
+    stage_drafts=stage_drafts,
     releases=RELEASES,
     max_seqs=lambda _: 2048,  # `max_batch_size` of a server: memory is the limit
 )

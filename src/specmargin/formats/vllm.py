@@ -59,7 +59,7 @@ def _is_large(device: Device) -> bool:
 
 
 def rule(request: ScheduleRequest) -> DepthRule:
-    if request.layout.sequence_ranks > 1:
+    if request.layout.data_ranks > 1:
         return DepthRule(one_depth="one depth for all batches: vLLM ignores others under data parallelism")
     return DepthRule(entry="[{first}, {last}, {depth}]")
 
@@ -99,9 +99,19 @@ def serve(launch: Launch) -> Command:
 
 
 def _spread(layout: Layout) -> str:
-    sizes = {"tensor": layout.attention_ranks, "data": layout.sequence_ranks}
+    sizes = {"tensor": layout.attention_ranks, "pipeline": layout.stages, "data": layout.data_ranks}
     options = [f"--{kind}-parallel-size {size}" for kind, size in sizes.items() if size > 1]
-    return joined(*options, "--enable-expert-parallel" if layout.expert_ranks > 1 else "")
+    if layout.expert_ranks > 1:
+        options.append("--enable-expert-parallel")
+    if layout.redundant_experts:
+        eplb = json.dumps({"num_redundant_experts": layout.redundant_experts})
+        options.append(f"--enable-eplb --eplb-config '{eplb}'")
+    return joined(*options)
+
+
+def stage_drafts(layout: Layout, kind: str) -> str:  # noqa: ARG001
+    """EAGLE-3 (PR 50514) and MTP (PR 46994) under pipeline parallelism; the docs list no other method (PR 55623)."""
+    return "" if kind in ("mtp", "eagle") else f"vLLM has no {kind} drafts under pipeline parallelism"
 
 
 def check(load: Benchmark) -> str:
@@ -125,4 +135,5 @@ FORMAT = EngineFormat(
     max_seqs=max_seqs,
     with_policy=with_policy,
     releases=RELEASES,
+    stage_drafts=stage_drafts,
 )

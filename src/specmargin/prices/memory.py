@@ -34,7 +34,7 @@ def layer_weight_bytes(layer: Layer, layout: Layout) -> float:
     dense = total_bytes(layer.matrices, layout.attention_ranks)
     if layer.experts is None:
         return dense
-    experts = layer.experts.pool.experts / layout.expert_ranks
+    experts = (layer.experts.pool.experts + layout.redundant_experts) / layout.expert_ranks
     return dense + experts * total_bytes(layer.experts.expert, layout.expert_tensor_ranks)
 
 
@@ -43,10 +43,16 @@ def stack_weight_bytes(groups: Iterable[LayerGroup], layout: Layout) -> float:
 
 
 def weight_bytes(architecture: Architecture, layout: Layout) -> float:
-    """The target's weights on one GPU; the embedding is split like the LM head, and held once where they are tied."""
+    """The target's weights on one GPU; the embedding is split like the LM head, and held once where they are tied.
+
+    Of several stages on the one that holds most: layers of the longest one, and the LM head or the embedding.
+    """
     head = architecture.lm_head.read_bytes(layout.attention_ranks)
     embedding = 0.0 if architecture.tied_embedding else architecture.embedding.read_bytes() / layout.attention_ranks
-    return stack_weight_bytes(architecture.groups, layout) + head + embedding
+    stack = stack_weight_bytes(architecture.groups, layout)
+    if layout.stages == 1:
+        return stack + head + embedding
+    return stack * layout.stage_factor(architecture.layers) / layout.stages + max(head, embedding)
 
 
 def sequence_bytes(

@@ -63,6 +63,8 @@ def sent_bytes(collective: Collective, message_bytes: FloatArray) -> FloatArray:
             return (collective.ranks - 1) * message_bytes
         case CollectiveKind.ALL_TO_ALL:
             return others * message_bytes
+        case CollectiveKind.SEND:
+            return message_bytes
         case _:
             assert_never(collective.kind)
 

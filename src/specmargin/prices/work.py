@@ -48,6 +48,7 @@ class CollectiveKind(StrEnum):
     ALL_REDUCE = "all-reduce"
     ALL_GATHER = "all-gather"
     ALL_TO_ALL = "all-to-all"
+    SEND = "send"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +97,7 @@ class Work:
     """
 
     component: Component
-    count: int
+    count: float
     bytes: FloatArray
     operations: dict[Arithmetic, FloatArray] = field(default_factory=dict)
     subject: Subject = None
@@ -174,6 +175,21 @@ def target_work(
         local=local,
     )
     return layers + head_work(architecture.lm_head, local.wanted_positions, layout, scope)
+
+
+def pipeline_work(architecture: Architecture, works: Sequence[Work], local: Step, layout: Layout) -> list[Work]:
+    """The works of a batch on its way through all stages: each stage takes as long as the longest one, and sends its
+    activations to the next."""
+    if layout.stages == 1:
+        return list(works)
+    factor = layout.stage_factor(architecture.layers)
+    message = local.positions * architecture.hidden * ACTIVATION_BYTES / layout.attention_ranks
+    sends = _collective(CollectiveKind.SEND, layout.stages, message, layout.gpus)  # the last one returns tokens
+    paced = [work if work.component in _LAST_STAGE else replace(work, count=work.count * factor) for work in works]
+    return [*paced, sends]
+
+
+_LAST_STAGE = (Component.LM_HEAD, Component.SAMPLING)
 
 
 def module_work(module: Module, step: Step, *, layout: Layout, kv: Precision) -> list[Work]:
@@ -288,7 +304,7 @@ def _collectives(groups: Sequence[LayerGroup], local: Step, layout: Layout, hidd
         group.count * (bool(group.layer.projections) + bool(group.layer.dense or group.layer.experts))
         for group in groups
     )
-    if layout.sequence_ranks > 1:
+    if layout.data_ranks > 1:
         works += _dispatch_and_combine(groups, local, layout, hidden)
         reductions = sum(group.count * (bool(group.layer.projections) + bool(group.layer.dense)) for group in groups)
     if layout.attention_ranks > 1:
@@ -305,7 +321,7 @@ def _dispatch_and_combine(groups: Sequence[LayerGroup], local: Step, layout: Lay
             continue
         ranks_touched = layout.expert_tensor_ranks * _shards_touched(block.pool.experts_per_token, layout.expert_ranks)
         message = local.positions / layout.attention_ranks * ranks_touched * hidden * ACTIVATION_BYTES
-        works.append(_collective(CollectiveKind.ALL_TO_ALL, 2 * group.count, message, layout.gpus))
+        works.append(_collective(CollectiveKind.ALL_TO_ALL, 2 * group.count, message, layout.stage_gpus))
     return works
 
 

@@ -58,6 +58,12 @@ def half_coverage_positions(pool: ExpertPool) -> float:
     return float(np.log(0.5) / np.log1p(-k / n)) if k < n else 1.0
 
 
+def filled_slots(distinct: ArrayLike, experts: int, slots: int) -> FloatArray:
+    """Distinct experts where some of them have several slots, among which their positions are spread evenly."""
+    touched = np.asarray(distinct, dtype=np.float64)
+    return touched if slots == experts else slots * (1.0 - (1.0 - touched / experts) ** (experts / slots))
+
+
 def busiest_rank_mean(pool: ExpertPool, ranks: int, mean: ArrayLike, variance: ArrayLike) -> FloatArray:
     """E[max over ranks of the distinct experts on that rank], experts spread evenly over `ranks`.
 

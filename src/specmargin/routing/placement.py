@@ -45,6 +45,25 @@ def rank_by_layer_expert(profile: LocalRouting, placement: Placement, ranks: int
             return np.array([_balanced(popularity, ranks) for popularity in profile.popularity_by_layer_expert])
 
 
+@dataclass(frozen=True, kw_only=True)
+class Slots:
+    """Experts of one layer with copies: each slot has an expert, and a share of its positions."""
+
+    expert_by_slot: IntArray
+    copies_by_slot: IntArray
+    rank_by_slot: IntArray
+
+    @classmethod
+    def of(cls, popularity_by_expert: FloatArray, ranks: int, redundant: int) -> Slots:
+        """As a load balancer fills them: each copy to the expert with most positions per copy, then balanced."""
+        copies = np.ones(popularity_by_expert.size, dtype=np.int64)
+        for _ in range(redundant):
+            copies[int((popularity_by_expert / copies).argmax())] += 1
+        expert = np.repeat(np.arange(copies.size), copies)
+        load = (popularity_by_expert / copies)[expert]
+        return cls(expert_by_slot=expert, copies_by_slot=copies[expert], rank_by_slot=_balanced(load, ranks))
+
+
 def _balanced(popularity_by_expert: FloatArray, ranks: int) -> IntArray:
     """Most popular first, each to the least loaded rank that still has room."""
     room = np.full(ranks, popularity_by_expert.size // ranks)
@@ -66,6 +85,12 @@ def busiest_by_layer(
     hit = 1.0 - profile.missed_by_layer_expert(step)
     variance = profile.variance_by_layer(step)
     return np.array([_expected_maximum(hit[layer], rank_of[layer], float(variance[layer])) for layer in chosen])
+
+
+def _busiest_slots(missed_by_expert: FloatArray, slots: Slots, variance: float) -> float:
+    """The same for experts with copies, each of which has its share of the expert's positions."""
+    hit = 1.0 - missed_by_expert[slots.expert_by_slot] ** (1.0 / slots.copies_by_slot)
+    return _expected_maximum(hit, slots.rank_by_slot, variance)
 
 
 def _expected_maximum(hit_by_expert: FloatArray, rank_of_expert: IntArray, variance: float) -> float:
@@ -118,6 +143,12 @@ class PlacedRouting:
     profile: LocalRouting
     placement: Placement
     ranks: int
+    redundant: int = 0  # copies of popular experts, which are then placed by popularity whatever `placement` is
+
+    @cached_property
+    def _slots(self) -> list[Slots]:
+        """By layer."""
+        return [Slots.of(p, self.ranks, self.redundant) for p in self.profile.popularity_by_layer_expert]
 
     @cached_property
     def _rank_of(self) -> IntArray:
@@ -144,13 +175,23 @@ class PlacedRouting:
             for column, batch in enumerate(_BATCHES):
                 step = Step.ragged(depths=np.array([run - 1.0]), contexts=0.0).times(batch)
                 whole = self.profile.mean_by_layer(step)[layers]
-                busiest = busiest_by_layer(self.profile, self._rank_of, step, layers)
+                busiest = self._busiest(step, layers)
                 distinct[row, column] = float(self.profile.mean(self.profile.pool, step))
                 share[row, column] = float(busiest.mean() / whole.mean())
         return distinct, share
 
+    def _busiest(self, step: Step, layers: IntArray) -> FloatArray:
+        if not self.redundant:
+            return busiest_by_layer(self.profile, self._rank_of, step, layers)
+        missed, variance = self.profile.missed_by_layer_expert(step), self.profile.variance_by_layer(step)
+        return np.array([_busiest_slots(missed[i], self._slots[i], float(variance[i])) for i in layers])
+
     def busiest_pair_share(self) -> float:
         """The most popular rank's share of all (position, expert) pairs, over the mean layer."""
         p = self.profile.popularity_by_layer_expert
+        if self.redundant:
+            shares = [p[layer, slots.expert_by_slot] / slots.copies_by_slot for layer, slots in enumerate(self._slots)]
+            by_rank = [np.bincount(slots.rank_by_slot, share) for slots, share in zip(self._slots, shares, strict=True)]
+            return float(np.mean([loads.max() / loads.sum() for loads in by_rank]))
         loads = np.stack([np.where(self._rank_of == rank, p, 0.0).sum(axis=1) for rank in range(self.ranks)])
         return float((loads.max(axis=0) / loads.sum(axis=0)).mean())

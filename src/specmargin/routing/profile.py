@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from threading import Lock
 from typing import Protocol
 
@@ -112,9 +112,9 @@ def check_model(profile: LocalRouting, architecture: Architecture) -> None:
 
 
 def expert_counter(
-    profile: RoutingProfile, ranks: int = 1, placement: Placement = Placement.CONTIGUOUS
+    profile: RoutingProfile, ranks: int = 1, placement: Placement = Placement.CONTIGUOUS, redundant: int = 0
 ) -> ExpertCounter:
-    """Count the experts of a step on the busiest of `ranks` expert-parallel ranks.
+    """Count the experts of a step on the busiest of `ranks` expert-parallel ranks, copies of `redundant` among them.
 
     Where a profile identifies the experts, they are placed on ranks by `placement`; where it does not, placement is
     random and the touched experts are a random subset.
@@ -124,13 +124,15 @@ def expert_counter(
     def spread(pool: ExpertPool, step: Step) -> tuple[FloatArray, FloatArray]:
         mean = profile.mean(pool, step)
         local = profile.local(pool)
+        slots = replace(pool, experts=pool.experts + redundant) if redundant else pool
         if local is None or not local.identified:
-            busiest = coverage.busiest_rank_mean(pool, ranks, mean, profile.variance(pool, step))
-            return busiest, coverage.busiest_rank_pairs(pool, ranks, step.positions, busiest)
+            filled = coverage.filled_slots(mean, pool.experts, slots.experts)
+            busiest = coverage.busiest_rank_mean(slots, ranks, filled, profile.variance(pool, step))
+            return busiest, coverage.busiest_rank_pairs(slots, ranks, step.positions, busiest)
         if pool not in placed:
-            placed[pool] = PlacedRouting(profile=local, placement=placement, ranks=ranks)
+            placed[pool] = PlacedRouting(profile=local, placement=placement, ranks=ranks, redundant=redundant)
         busiest = mean * placed[pool].busiest_share(step)
-        even = coverage.busiest_rank_pairs(pool, ranks, step.positions, busiest)
+        even = coverage.busiest_rank_pairs(slots, ranks, step.positions, busiest)
         share = placed[pool].busiest_pair_share()
         return busiest, np.maximum(even, step.positions * pool.experts_per_token * share)
 
@@ -149,12 +151,14 @@ def expert_counter(
     return count
 
 
-def shared_counter(profile: RoutingProfile, ranks: int, placement: Placement) -> ExpertCounter:
+def shared_counter(profile: RoutingProfile, ranks: int, placement: Placement, redundant: int = 0) -> ExpertCounter:
     """`expert_counter` with a cache of recent steps, shared by all scenarios of one profile: other drafters, engines,
     prices and models with the same experts are counted once."""
     with _lock:
         return _counters.get(
-            (id(profile), ranks, placement), profile, lambda: remembering(expert_counter(profile, ranks, placement))
+            (id(profile), ranks, placement, redundant),
+            profile,
+            lambda: remembering(expert_counter(profile, ranks, placement, redundant)),
         )
 
 

@@ -168,4 +168,6 @@ def _prefill(pricer: Pricer, limits: TableLimits) -> tuple[FloatArray, tuple[Flo
     alone = pricer.verify(prompts).total_seconds
     added = pricer.verify(decode_step.joined(prompts)).total_seconds - pricer.verify(decode_step).total_seconds
     seconds = np.where(decoding > 0, np.maximum(added, 0.0), alone)
+    # A piece of a prompt is in one of the batches that fill the stages: it delays a round by its time on one stage.
+    seconds = seconds / pricer.scenario.layout.stages
     return np.ascontiguousarray(seconds), (positions, tokens, attended)

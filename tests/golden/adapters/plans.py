@@ -33,6 +33,8 @@ _TYPES: dict[str, Any] = {
     "gpus": int,
     "tp": int,
     "dp": int,
+    "pp": int,
+    "redundant_experts": int,
     "ep": "true".__eq__,
     "graph_limit": int,
     "step_ms": float,

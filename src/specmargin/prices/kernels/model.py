@@ -350,7 +350,7 @@ def _operation(subject: Subject) -> str:
             return "attention"
 
 
-def _law_price(entry: LawEntry, terms: Terms, count: int, correction: Correction, remark: str = "") -> WorkPrice:
+def _law_price(entry: LawEntry, terms: Terms, count: float, correction: Correction, remark: str = "") -> WorkPrice:
     """`count` pieces at the law's time, corrected by the tables."""
     memory, compute = parts = entry.law.parts(terms)
     whole = entry.law.seconds(terms, parts)

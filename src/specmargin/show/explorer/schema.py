@@ -11,7 +11,8 @@ from urllib.parse import parse_qsl
 
 from pydantic import BaseModel, Field, ValidationInfo, create_model, field_validator
 
-from specmargin.answers.request_schema import MAX_CONTEXT, NUMBER, ScenarioRequest, listing, request_options
+from specmargin.answers.options_schema import request_options
+from specmargin.answers.request_schema import MAX_CONTEXT, NUMBER, ScenarioRequest, listing
 from specmargin.answers.verb import Verb
 from specmargin.architecture.precision import precision_named
 from specmargin.catalog.drafters import acceptance_names, drafter_names

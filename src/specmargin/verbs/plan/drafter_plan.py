@@ -320,6 +320,9 @@ def _unsupported(choice: DraftChoice, scenario: Scenario) -> str:
     """Why the engine cannot run the drafter; "" where it can."""
     if choice.drafter.hit_rate is not None:
         return "no supported engine overlaps drafting with verification"
+    refusal = find_engine(scenario.engine).stage_drafts(scenario.layout, choice.kind)
+    if scenario.layout.stages > 1 and refusal:
+        return refusal
     runs, target = choice.drafter.runs, scenario.architecture
     if isinstance(runs, Architecture) and same_tokenizer(target, runs) is False:
         translated = "; vLLM's use_heterogeneous_vocab is not priced" if scenario.engine == "vllm" else ""
