@@ -75,6 +75,7 @@ class PlanOptions(ScenarioOptions, total=False):
     osl: int | str | None
     range_ratio: float
     prefix_hit: float
+    decode_only: bool
     max_num_batched_tokens: int | str | None
     tpot_slo: float | None
     depth: int

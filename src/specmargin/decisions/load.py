@@ -23,6 +23,7 @@ class Load:
     prompt_tokens: int
     output_tokens: int
     tpot_target_seconds: float | None = None
+    reads_prompts: bool = True  # False: their KV arrives from another instance
 
     def __post_init__(self) -> None:
         if not self.requests_per_second > 0:
@@ -98,6 +99,8 @@ def _prompt_seconds(pricer: Pricer, batches: FloatArray, load: Load) -> FloatArr
 
     Launching the kernels of a prompt overlaps with decoding: kernels alone.
     """
+    if not load.reads_prompts:
+        return np.zeros_like(batches)
     bare = pricer.without_launches()
     decoding = Step.uniform(batch=batches, depth=0, context=load.mean_context)
     together = decoding.joined(Step.prompts(tokens=np.full(batches.shape, load.prompt_tokens)))

@@ -114,6 +114,7 @@ class Launch:
     quantize: str | None = None  # weights that the engine quantizes while it loads them
     sequences: int = 1  # that decode together
     context: int = 1024  # tokens per sequence
+    decode_only: bool = False  # KV of prompts arrives from another instance
 
     def command(self, program: str, spread: str, memory_option: str, kv_names: Mapping[str, str]) -> str:
         """With the options that vLLM and SGLang call by the same names."""
@@ -185,6 +186,7 @@ class EngineFormat:
     policy_inside: bool = False  # the setting's file holds the policy; else the plug-in's settings name its file
     releases: Releases | None = None  # None: it has no numbered releases
     stops_early: bool = False  # a draft may stop at a confidence, --draft-p-min
+    decode_refusal: Callable[[Layout], str | None] = lambda _: None  # why it cannot be a decode instance
     # Why it cannot draft with this kind of drafter in pipeline stages; "" where it can.
     stage_drafts: Callable[[Layout, str], str] = lambda _layout, _kind: ""
     refuses: Callable[[Layout], str | None] = lambda _: None  # why it cannot run a layout, and what it can

@@ -80,4 +80,5 @@ FORMAT = EngineFormat(
     metric="avg_pred_t/s",
     stops_early=True,
     refuses=refuses,
+    decode_refusal=lambda _: "llama.cpp has no disaggregated serving",
 )

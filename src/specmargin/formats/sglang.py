@@ -137,7 +137,8 @@ def _flags(request: ScheduleRequest) -> str:
 
 def serve(launch: Launch) -> Command:
     program = "python -m sglang.launch_server --model-path"
-    text = launch.command(program, _spread(launch.layout), "--mem-fraction-static", {"fp8": "fp8_e4m3"})
+    options = joined(_spread(launch.layout), "--disaggregation-mode decode" if launch.decode_only else "")
+    text = launch.command(program, options, "--mem-fraction-static", {"fp8": "fp8_e4m3"})
     return Command(text=text, file_name=launch.config.file_name, file_text=launch.config.file_text)
 
 
@@ -151,6 +152,11 @@ def _spread(layout: Layout) -> str:
         f"--dp-size {copies} --enable-dp-attention" if copies > 1 else "",
         f"--enable-eplb --ep-num-redundant-experts {redundant}" if redundant else "",
     )
+
+
+def decode_refusal(layout: Layout) -> str | None:
+    """The same function: `SGLANG_ENABLE_PP_SPEC` is not compatible with --disaggregation-mode."""
+    return "SGLang does not draft in pipeline stages of a decode instance" if layout.stages > 1 else None
 
 
 def stage_drafts(layout: Layout, kind: str) -> str:
@@ -179,5 +185,6 @@ FORMAT = EngineFormat(
     policy_inside=True,
     releases=RELEASES,
     stage_drafts=stage_drafts,
+    decode_refusal=decode_refusal,
     max_seqs=lambda _: 2048,  # 2,048 to 4,096 by memory (`model_executor/model_runner.py`): memory is the limit
 )

@@ -162,6 +162,8 @@ def _server_yaml(launch: Launch) -> Iterator[str]:
         # Slots are experts with their copies (llmapi/llm_args.py, MoeLoadBalancerConfig).
         slots = f"<experts of a layer + {launch.layout.redundant_experts}>"
         yield f"moe_config:\n  load_balancer:\n    num_slots: {slots}\n    layer_updates_per_iter: 1"
+    if launch.decode_only:
+        yield "cache_transceiver_config:\n  backend: DEFAULT"
     if launch.kv_cache == "fp8":
         yield "kv_cache_config:\n  dtype: fp8"
 

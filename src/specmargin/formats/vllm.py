@@ -35,6 +35,7 @@ _SINCE = {"dspark": "0.25"}
 _TABLE = "num_speculative_tokens_per_batch_size"
 
 _GIB = 2**30
+_KV_ARRIVES = """--kv-transfer-config '{"kv_connector": "NixlConnector", "kv_role": "kv_consumer"}'"""
 
 
 def graph_limit(device: Device) -> int:
@@ -95,7 +96,8 @@ def with_policy(config: EngineConfig, part: Mapping[str, object]) -> EngineConfi
 
 def serve(launch: Launch) -> Command:
     memory, kv_names = "--gpu-memory-utilization", {"bf16": "bfloat16"}
-    return Command(text=launch.command("vllm serve", _spread(launch.layout), memory, kv_names))
+    options = joined(_spread(launch.layout), _KV_ARRIVES if launch.decode_only else "")
+    return Command(text=launch.command("vllm serve", options, memory, kv_names))
 
 
 def _spread(layout: Layout) -> str:

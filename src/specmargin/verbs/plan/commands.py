@@ -27,6 +27,7 @@ def serve_json(answer: DrafterPlan) -> dict[str, Any]:
         Launch(
             model=model,
             layout=layout,
+            decode_only=request.decode_only,
             config=answer.config,
             memory_utilization=request.memory_utilization,
             kv_cache=request.kv_cache,

@@ -65,7 +65,7 @@ def _commands(best: DrafterPlan) -> Iterator[Block]:
     yield Line(f"expected: {expected}")
     if check["note"]:
         yield dim(check["note"])
-    if best.request.qps is not None:
+    if best.request.qps is not None and not best.request.decode_only:
         yield bold("find the largest rate that meets a target:")
         yield Verbatim(capacity_command(best))
     yield GAP

@@ -32,6 +32,7 @@ from specmargin.formats import find_engine
 from specmargin.formats.base import EngineConfig, EngineFormat, ScheduleRequest, find_release
 from specmargin.limits import MAX_BATCH
 from specmargin.modes import RooflineForm
+from specmargin.verbs.plan.decode_only import ALL_BUT_LAST, check_decode_only
 from specmargin.verbs.plan.request_schema import PlanRequest
 
 if TYPE_CHECKING:
@@ -157,11 +158,14 @@ def load_of(request: PlanRequest) -> Load | None:
         prompt_tokens=request.isl,
         output_tokens=request.osl,
         tpot_target_seconds=target,
+        reads_prompts=not request.decode_only,
     )
 
 
 def drafter_plan(choice: DraftChoice, pricer: Pricer, request: PlanRequest) -> DrafterPlan:
     """The setting first; everything else is what that setting gives."""
+    if request.decode_only:
+        check_decode_only(pricer.scenario)
     setting, load = setting_of(request, pricer), load_of(request)
     settled = None
     if load is not None:
@@ -245,7 +249,7 @@ def service_load(request: PlanRequest, scenario: Scenario) -> ServiceLoad | None
         users=request.concurrency,
         requests_per_second=request.qps,
         range_ratio=request.range_ratio,
-        prefix_hit=request.prefix_hit,
+        prefix_hit=ALL_BUT_LAST if request.decode_only else request.prefix_hit,
         max_num_batched_tokens=request.max_num_batched_tokens or engine.batched_tokens(scenario.device),
         max_num_seqs=engine.max_seqs(scenario.device),
     )

@@ -125,6 +125,13 @@ class PlanRequest(ScenarioRequest):
         Field(ge=0, lt=1, description="Fraction of input tokens found in the prefix cache."),
         LOAD.as_("FRACTION"),
     ] = 0.0
+    decode_only: Annotated[
+        bool,
+        Field(
+            description="The decode instance of a disaggregated pair: prompts are read elsewhere and their KV arrives."
+        ),
+        LOAD,
+    ] = False
     max_num_batched_tokens: Annotated[
         int | None,
         Field(ge=64, le=MAX_CONTEXT, description="Maximum tokens per step, as in vLLM; longer prompts are split."),
@@ -180,6 +187,8 @@ class PlanRequest(ScenarioRequest):
             raise ValueError("give one load: --concurrency or --qps")
         if not loads and given & _OF_REQUESTS:
             raise ValueError("--isl, --osl and the options of requests need a load: add --concurrency or --qps")
+        if self.decode_only and self.prefix_hit:
+            raise ValueError("--prefix-hit: with --decode-only no prompt is read here; leave it out")
         if self.tpot_slo is not None and self.qps is None:
             raise ValueError("--tpot-slo needs a request rate: --qps")
         if loads and (self.isl is None or self.osl is None):

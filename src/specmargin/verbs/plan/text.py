@@ -10,6 +10,7 @@ from specmargin.decisions.certainty import inputs_text
 from specmargin.decisions.plan import Plan
 from specmargin.decisions.rows import PlanRow
 from specmargin.verbs.plan.comparison import Compared, compared_blocks
+from specmargin.verbs.plan.decode_only import ALL_BUT_LAST, arrival_of
 from specmargin.verbs.plan.details import details
 from specmargin.verbs.plan.drafter_plan import DrafterPlan, Settled
 from specmargin.verbs.plan.values import answer_text
@@ -41,6 +42,8 @@ def plan_blocks(ranked: Sequence[DrafterPlan], compared: Compared | None, *, exp
     if best.by_context:
         yield from _contexts(best)
     yield from _config(best)
+    if best.request.decode_only:
+        yield dim(arrival_of(best.plan, best.request.isl).text)
     if explain:
         yield GAP
         yield from details(best)
@@ -175,7 +178,9 @@ def _service(
         ],
         rows=[[name, *_service_cells(steady, service, price)] for name, steady in sides.items()],
     )
-    yield dim("means, including prefill and queueing; ms/token: after the first token;")
+    arrives = service.load.prefix_hit == ALL_BUT_LAST
+    counted = "from the arrival of a request's KV on" if arrives else "including prefill and queueing"
+    yield dim(f"means, {counted}; ms/token: after the first token;")
     yield dim("batch: sequences that decode at once (the rows below); prefill: share of time")
     for name, steady in sides.items():
         if steady.queue_growth_per_second:

@@ -11,6 +11,7 @@ from specmargin.decisions.rows import PlanRow, rounded_seconds
 from specmargin.decisions.verdict import details, verdict
 from specmargin.sources import weakest
 from specmargin.verbs.plan.commands import check_json, serve_json
+from specmargin.verbs.plan.decode_only import arrival_of, arrival_values
 from specmargin.verbs.plan.drafter_plan import DrafterPlan, Settled
 from specmargin.verbs.plan.memory import memory_values
 
@@ -67,6 +68,8 @@ def plan_values(answers: Sequence[DrafterPlan]) -> dict[str, Any]:
         "serve": serve_json(best),
         "check": check_json(best, *best.headline),
     }
+    if best.request.decode_only:
+        values["decode_only"] = arrival_values(arrival_of(best.plan, best.request.isl))
     if best.by_context:
         values["by_context"] = [
             {"context": tokens, "rows": [row_values(row, price) for row in rows]}
