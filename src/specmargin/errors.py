@@ -5,6 +5,7 @@ SpecmarginError
     ├── ArchitectureError      a model description that is incomplete or contradicts itself
     │   └── UnknownFamilyError     a model family that is not supported
     ├── CatalogError           a name that is not bundled (carries the nearest names)
+    │   └── UnknownModelError      a model that is neither bundled nor in the local hub cache
     ├── HardwareError          a device description that cannot be used
     ├── ParallelismError       a layout that does not divide, or does not fit in memory
     ├── TableError             a measured kernel table that cannot be used
@@ -45,6 +46,10 @@ class UnknownFamilyError(ArchitectureError):
 
 class CatalogError(InputError):
     """A name that is not in the catalog."""
+
+
+class UnknownModelError(CatalogError):
+    """A model that is neither bundled nor in the local hub cache."""
 
 
 class HardwareError(InputError):

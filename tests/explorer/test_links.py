@@ -326,3 +326,14 @@ def _framed_elsewhere(browser: Browser, page: Page, origin: str) -> None:
     assert whole.frame_locator("iframe").locator("#line").count() == 0
     for one in (other, whole):
         one.close()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("path", ["/?model=deepseek-v3&gpu=rtx-4090", "/embed?prices=laws&batch=4"])
+def test_refused_and_embedded_views_are_accessible(open_page: Open, axe_source: str, path: str, scheme: str) -> None:
+    page = open_page(path, color_scheme=scheme, width=400)
+    page.wait_for_selector("#fixes button" if "deepseek" in path else "#numbers dd")
+    page.evaluate(axe_source + "; 0")
+    audit = page.evaluate("() => axe.run(document, { resultTypes: ['violations'] })")
+    assert [fault["id"] for fault in audit["violations"] if fault["impact"] in ("serious", "critical")] == []
+    assert page.evaluate("() => document.documentElement.scrollWidth") <= 400

@@ -17,7 +17,7 @@ from specmargin.catalog.bundled import FOLDER, read_bundled
 from specmargin.catalog.heads import assistant_head
 from specmargin.catalog.ids import GGUF, Variant, listed_variants, named_variant, varied
 from specmargin.catalog.user import UserFile, missing_folders, user_file, user_files
-from specmargin.errors import CatalogError, InputError, nearest_names, usable
+from specmargin.errors import CatalogError, InputError, UnknownModelError, nearest_names, usable
 from specmargin.files import existing
 from specmargin.hardware.device import Device, device_of, load_device
 from specmargin.sources import Source, assumed, published
@@ -173,7 +173,7 @@ def model_by_id(spec: str, *, weights: Precision | None = None) -> Architecture:
     variant = named_variant(spec, _models_by_name())
     if variant is not None:
         return variant_model(variant, weights=weights)
-    raise CatalogError(_unknown(spec))
+    raise UnknownModelError(_unknown(spec))
 
 
 def _unknown(spec: str) -> str:
@@ -182,8 +182,8 @@ def _unknown(spec: str) -> str:
     command = f"hf download {spec if is_id else 'ORG/NAME'} config.json"
     then = "run this again" if is_id else "give ORG/NAME"
     return (
-        f"{spec!r} is neither a bundled model, a path, nor in the local hub cache; nearest bundled: {_nearest(spec)}; "
-        f"to read its own configuration: {command}, then {then} (`specmargin models` lists the bundled ones)"
+        f"{spec!r} is neither a bundled model, a path, nor in the local hub cache; nearest bundled: "
+        f"{nearest_model(spec)}; to read its own configuration: {command}, then {then} (`specmargin models` lists the bundled ones)"
         f"{_unread()}"
     )
 
@@ -192,7 +192,7 @@ def _unread() -> str:
     return "".join(f"; {text}" for text in missing_folders())
 
 
-def _nearest(spec: str) -> str:
+def nearest_model(spec: str) -> str:
     """The bundled model whose name, or that of one of its variants, is most like this one."""
     variants = {name.rsplit("/", 1)[-1]: variant.model for name, variant in listed_variants().items()}
     models = variants | _models_by_name()

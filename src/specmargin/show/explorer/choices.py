@@ -28,7 +28,16 @@ from specmargin.verbs.plan.commands import check_json
 from specmargin.verbs.plan.values import row_values
 
 #: What this provider of answers can do; `fields`: those with a control, None for all.
-CAN = {"uploads": True, "report": True, "json": True, "files": True, "story": True, "compare": True, "fields": None}
+CAN = {
+    "uploads": True,
+    "report": True,
+    "json": True,
+    "files": True,
+    "story": True,
+    "compare": True,
+    "previews": True,
+    "fields": None,
+}
 
 
 @made_once(maxsize=1)

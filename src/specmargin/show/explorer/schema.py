@@ -17,10 +17,10 @@ from specmargin.answers.verb import Verb
 from specmargin.architecture.precision import precision_named
 from specmargin.catalog.drafters import acceptance_names, drafter_names
 from specmargin.catalog.engine_times import engine_time_names, names_release
-from specmargin.catalog.lookup import bundled_of_id, device_names, find_device, model_by_id, model_names
+from specmargin.catalog.lookup import bundled_of_id, device_names, find_device, model_by_id, model_names, nearest_model
 from specmargin.catalog.prices import KINDS as PRICES
 from specmargin.catalog.routing_profiles import BUNDLED
-from specmargin.errors import InputError, nearest_names
+from specmargin.errors import InputError, UnknownModelError, nearest_names
 from specmargin.files import existing
 from specmargin.formats import ENGINES, find_engine
 from specmargin.modes import DRAFTERS
@@ -59,12 +59,24 @@ def _model(value: str) -> str:
     if UPLOAD.fullmatch(value) or value.lower() in model_names():
         return value
     if HUB_ID.fullmatch(value) and existing(value) is None:  # a folder of this name would be read instead
-        _found(model_by_id, value)
-        return value
+        return _known_id(value)
     raise ValueError(
         f"{value!r} is neither a bundled model nor a Hugging Face id{nearest_names(value, model_names())}; or drop a "
         f"config.json"
     )
+
+
+def _known_id(value: str) -> str:
+    try:
+        model_by_id(value)
+    except UnknownModelError:
+        raise ValueError(
+            f"{value!r} is not known here and not in the local hub cache (nearest bundled: {nearest_model(value)}); "
+            f"run `hf download {value} config.json` and paste it again, or paste the text of its config.json"
+        ) from None
+    except InputError as error:
+        raise ValueError(str(error)) from None
+    return value
 
 
 def resolved_model(text: str) -> str:

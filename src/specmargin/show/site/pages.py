@@ -38,7 +38,15 @@ from specmargin.verbs.plan.request_schema import PlanRequest
 
 #: Fields with a control: what the grids cover. The number of GPUs is that of the grid.
 FIELDS = ("model", "gpu", "engine", "drafter", "acceptance", "batch", "context", "gpu_hour_price")
-_CAN = {"uploads": False, "report": False, "json": False, "files": False, "story": True, "compare": True}
+_CAN = {
+    "uploads": False,
+    "report": False,
+    "json": False,
+    "files": False,
+    "story": True,
+    "compare": True,
+    "previews": False,
+}
 _TITLE = "Specmargin: where speculation pays"
 #: Charts wait for the first answer.
 _LAZY = 'import { modules } from "../app.js";\nawait modules.api.firstAnswer;\nawait import("./vega-bundle.js");\n'

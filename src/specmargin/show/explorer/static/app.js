@@ -180,10 +180,9 @@ async function take(files) {
     complain(null);
     const fields = { config: "model", acceptance: "acceptance", routing: "routing" };
     const uploads = await send(files);
-    const next = { ...state };
+    const next = { ...state, ...(uploads.some((file) => file.kind === "config") ? ofOtherModel(state) : {}) };
     for (const file of uploads) next[fields[file.kind]] = `upload:${file.id}`;
-    if (uploads.some((file) => file.kind === "config")) Object.assign(next, { drafter: "", layer: "" });
-    controls.hint(uploads.map((file) => file.summary).join("; "));
+    controls.hint([uploads.map((file) => file.summary).join("; "), controls.dropped(state, next, "model")].filter(Boolean).join(". "));
     await go(next);
   } catch (error) {
     tell(error);
@@ -242,7 +241,7 @@ function wire() {
   });
   const texts = { copy: ["flags", "Flags copied."], "copy-serve": ["serve", "Command copied."], "copy-check": ["check", "Benchmark copied."] };
   for (const [id, [from, said]] of Object.entries(texts)) byId(id).addEventListener("click", () => copy(byId(from).textContent, said));
-  byId("link").addEventListener("click", () => copy(location.href, "Link copied."));
+  byId("link").addEventListener("click", () => copy(location.href, `Link copied.${catalog.can.previews ? "" : " Its preview names the model, not the load: this site has no server."}`));
   byId("embed").addEventListener("click", () => copy(frame(new URL(api.links(state).embed, document.baseURI).href, question(whole())), "Embed copied."));
   byId("copy-command").addEventListener("click", () => copy(commandLine(whole()), "Command line copied."));
   byId("copy-python").addEventListener("click", () => copy(python(whole()), "Python copied."));
