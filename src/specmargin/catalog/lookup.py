@@ -183,8 +183,8 @@ def _unknown(spec: str) -> str:
     then = "run this again" if is_id else "give ORG/NAME"
     return (
         f"{spec!r} is neither a bundled model, a path, nor in the local hub cache; nearest bundled: "
-        f"{nearest_model(spec)}; to read its own configuration: {command}, then {then} (`specmargin models` lists the bundled ones)"
-        f"{_unread()}"
+        f"{nearest_model(spec)}; to read its own configuration: {command}, then {then} (`specmargin models` lists the "
+        f"bundled ones){_unread()}"
     )
 
 

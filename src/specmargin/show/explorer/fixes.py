@@ -7,13 +7,11 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any
 
-from pydantic import BaseModel
-
 from specmargin.catalog.lookup import usable_devices
 from specmargin.catalog.prices import law_book
 from specmargin.errors import InputError
 from specmargin.show.explorer.request_schema import PageRequest
-from specmargin.show.explorer.schema import Query
+from specmargin.show.explorer.schema import Fix, Query
 from specmargin.show.explorer.view import View, pricer_of
 from specmargin.show.explorer.words import title
 
@@ -22,11 +20,6 @@ _NODE = 8  # GPUs of another kind are offered up to a node of them
 _SMALLER = {"fp8": "FP8", "int4-g128": "INT4"}  # weights
 _EACH = 3  # offers of a kind
 _ASKED = ("model", "gpu", "gpus")  # the question itself: never replaced by a default
-
-
-class Fix(BaseModel):
-    text: str
-    changes: dict[str, str]
 
 
 def fixes(view: View) -> list[Fix]:

@@ -308,6 +308,13 @@ class Failure(BaseModel):
     field: str | None = None
 
 
+class Fix(BaseModel):
+    """Fields and their values with which a refused scenario can be answered."""
+
+    text: str
+    changes: dict[str, str]
+
+
 class Resolved(BaseModel):
     """What a Hugging Face id is: the value of the field `model`, and the architecture behind it."""
 

@@ -33,7 +33,7 @@ from specmargin.files import csv_text
 from specmargin.schema import complaint
 from specmargin.show.explorer import choices, compare, gallery, report, story
 from specmargin.show.explorer.card import card_png
-from specmargin.show.explorer.fixes import Fix, fixes
+from specmargin.show.explorer.fixes import fixes
 from specmargin.show.explorer.guard import FRAMED, Guard
 from specmargin.show.explorer.jobs import Jobs
 from specmargin.show.explorer.previews import address, card_of, framed, previewed
@@ -44,6 +44,7 @@ from specmargin.show.explorer.schema import (
     ComparedQuery,
     Failure,
     FigureQuery,
+    Fix,
     JobId,
     Progress,
     Query,
