@@ -18,9 +18,13 @@ ANSWERS = {
     Advice.SPECULATE: rf"Yes: {_GAIN}",
     Advice.UP_TO_BATCH: rf"Only up to batch [\d,]+: {_GAIN}",
     Advice.UNCERTAIN: rf"Uncertain(?: at {_LOAD}(?: with [\w-]+)?: {_RANGE}|, likely no: {_GAIN})",
-    Advice.DO_NOT: rf"No: (the best is |no single depth pays at all these batches; the best alone is )?{_GAIN}",
+    Advice.DO_NOT: rf"No: (the best is |no single depth pays at all these batches; the best alone is )?{_GAIN}"
+    rf"|No: (at {_LOAD} the queue grows|overloaded at|[\d.]+ ms per token misses|these flags draft nothing at batch)",
     Advice.UNSUPPORTED: rf"Not yet: {_GAIN}[^,]*, but ",
-    Advice.NONE_FITS: r"Nothing fits: ",
+    Advice.NONE_FITS: r"Nothing fits: |No: batch [\d,]+ does not fit; ",
+    Advice.SLOWER_FIRST_TOKEN: rf"Only if a TTFT of [\d.]+ m?s will do: {_NUMBER}× at {_LOAD}",
+    Advice.MISSES_TARGET: rf"Not enough: [\d.]+ ms per token, target [\d.]+ ms; {_NUMBER}× at {_LOAD}",
+    Advice.OVERLOADED: rf"Overloaded at {_LOAD}: ",
 }
 #: A verdict has one of these at most.
 _CAVEATS = (

@@ -68,6 +68,7 @@ class PlanOptions(ScenarioOptions, total=False):
     draft_pass_ms: float | None
     off_ms: float | None
     batch: str | int | Sequence[float] | None
+    at_batch: int | None
     contexts: str | int | Sequence[float]
     concurrency: int | None
     qps: float | None

@@ -43,10 +43,12 @@ CONFIG = {
 _OF_THE_COMMAND = ("version", "options", "survival")
 
 
-def planned(*arguments: str) -> Any:
+def planned(*arguments: str, batch: int = 16) -> Any:
+    """What the command line answers at the page's batch, or for a load."""
+    loaded = any(name in arguments for name in ("--concurrency", "--qps"))
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
-        run("plan", [*arguments, "--json"])
+        run("plan", [*arguments, *([] if loaded else ["--at-batch", str(batch)]), "--json"])
     # Release, options and survival describe the command; the page has its own address for that.
     return {key: value for key, value in json.loads(out.getvalue()).items() if key not in _OF_THE_COMMAND}
 

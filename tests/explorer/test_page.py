@@ -41,7 +41,7 @@ def in_view(page: Page, selector: str) -> bool:
 
 def test_a_drafter_that_no_engine_runs_has_nothing_to_copy(open_page: Open) -> None:
     page = answered(open_page("/?prices=laws&drafter=ssd"))
-    assert page.inner_text("#line").startswith("No engine runs ssd yet: it would give ")
+    assert page.inner_text("#line").startswith("Not yet: ")
     assert "leave speculation" not in page.inner_text("#engine")
     plan = planned("qwen3.6-35b-a3b", "--gpu", "h200", "--prices", "laws", "--drafter", "ssd")
     note = plan["config_notes"][0]
@@ -58,7 +58,8 @@ def test_there_is_one_schedule_on_the_page_the_one_in_the_flags(kept_page: Page)
     fits = plan["largest_batch"]
     expected = [[a, min(b, fits), depth] for a, b, depth in plan["schedule"] if a <= fits]
     assert [[int(value) for value in entry] for entry in shown] == expected
-    assert page.locator("#bullets li").count() == 3
+    said = page.locator("#bullets li[data-topic=verdict]").all_inner_texts()
+    assert [page.inner_text("#line"), *said] == plan["verdict"].splitlines()
 
 
 def test_the_answer_stays_in_sight(kept_page: Page) -> None:
@@ -177,7 +178,7 @@ def test_a_link_without_an_answer_shows_no_other_scenario(
 def test_a_load_is_answered_as_plan_answers_it(open_page: Open) -> None:
     page = answered(open_page("/?prices=laws&model=gpt-oss-20b"))
     page.select_option("#mode", "concurrency")
-    page.wait_for_selector("#line:has-text('32 concurrent requests')", timeout=120_000)
+    page.wait_for_selector("#line:has-text('concurrency 32')", timeout=120_000)
     page.fill("[name=isl]", "2000")
     page.keyboard.press("Enter")
     page.wait_for_selector("#subject:has-text('context 2,150')")
@@ -199,7 +200,7 @@ def test_a_load_is_answered_as_plan_answers_it(open_page: Open) -> None:
     page.keyboard.press("Enter")
     page.wait_for_selector("#bullets:has-text('meets the target of 500 ms')")
     page.select_option("#preset", "agent")
-    page.wait_for_selector("#line:has-text('16 concurrent requests')")
+    page.wait_for_selector("#line:has-text('concurrency 16')")
 
 
 def test_acceptance_as_a_list_or_a_length(open_page: Open) -> None:
@@ -209,7 +210,7 @@ def test_acceptance_as_a_list_or_a_length(open_page: Open) -> None:
     page.fill("#typed", "0.7, 0.5 0.3")
     page.keyboard.press("Enter")
     page.wait_for_url("**acceptance=0.7%2C0.5%2C0.3*")
-    page.wait_for_selector("#bullets:has-text('now 0.70')")
+    page.wait_for_selector("#alpha-value:has-text('0.70')", state="attached")
     page.select_option("[name=acceptance]", "length")
     page.wait_for_selector("#length", state="visible")
     page.fill("#length", "2.4")
@@ -285,12 +286,13 @@ def test_compared_scenarios_are_series_of_one_chart(open_page: Open) -> None:
 
 def test_batch_and_context_move_together_unless_unlinked(open_page: Open) -> None:
     page = answered(open_page(COMPARED))
-    expected = planned("qwen3.6-35b-a3b", "--gpu", "b200", "--prices", "laws", "--batch", "64", "--context", "8192")
+    expected = planned("qwen3.6-35b-a3b", "--gpu", "b200", "--prices", "laws", "--context", "8192", batch=64)
     after(page, slide(page, "context", 13))
     after(page, slide(page, "batch", 11))  # 64
     second = "#compared tbody tr:nth-child(2) td:nth-child(2)"
     assert "At batch 64" in page.inner_text("#compared caption")
-    assert page.inner_text(second) == f"{expected['rows'][0]['speedup']:.2f}×"
+    row = next(row for row in expected["rows"] if row["batch"] == 64)
+    assert page.inner_text(second) == f"{row['speedup']:.2f}×"
     page.click("#linked")
     page.wait_for_url("**linked=0*")
     kept = page.inner_text(second)

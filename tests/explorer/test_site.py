@@ -139,12 +139,12 @@ def scenarios() -> list[dict[str, Any]]:
 
 def planned(scenario: dict[str, Any], gpus: int) -> dict[str, Any]:
     given = {name: value for name, value in scenario.items() if name != "batch" and value not in ("", None)}
-    return _planned(gpus, **given)
+    return _planned(gpus, at_batch=scenario.get("batch", 16), **given)
 
 
 @cache
 def _planned(gpus: int, **given: Any) -> dict[str, Any]:
-    """States of several tests, and states that differ in the slider's batch, have the same plan."""
+    """Several tests have the same states."""
     return plan(PlanRequest(**given, gpus=gpus)).to_dict()
 
 

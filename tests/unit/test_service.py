@@ -135,8 +135,8 @@ def test_smaller_chunks_interrupt_decoding_less() -> None:
 def test_the_headline_is_the_services() -> None:
     options = ["--gpu", "h200", "--prices", "laws", "--isl", "4096", "--osl", "64", "--concurrency", "64"]
     text = run("plan", "llama-3.1-8b", *options).out
-    assert re.match(r"\w+: .*× at concurrency 64 \(80% range", text)
-    assert "Prefill takes" in text and "at batch 64 (80% range" not in text  # in place of decode steps, not before them
+    assert re.match(r"\w+.*: .*× at concurrency 64 \(80% range", text)
+    assert "prefill takes" in text and "at batch 64 (80% range" not in text  # in place of decode steps, not before them
     payload = json.loads(run("plan", "llama-3.1-8b", *options, "--json").out)
     assert payload["service"]["concurrency"] == 64
     assert payload["service"]["range_ratio"] == payload["options"]["range_ratio"] == 0.5
@@ -161,7 +161,8 @@ def test_a_load_that_speculation_slows_down_is_told_so() -> None:
         ({"range_ratio": 0.2}, "add --concurrency or --qps"),
         ({"concurrency": 4, "isl": 8, "osl": 8, "range_ratio": 1.0}, "range_ratio must be below 1, got 1"),
         ({"concurrency": 4, "isl": 8, "osl": 8, "batch": "4"}, "leave out --batch"),
-        ({"concurrency": 4, "isl": 8, "osl": 8, "tpot_slo": 9.0}, "--tpot-slo needs a request rate"),
+        ({"tpot_slo": 9.0}, "--tpot-slo needs a load"),
+        ({"concurrency": 4, "isl": 8, "osl": 8, "at_batch": 4}, "leave out --batch, --at-batch"),
         ({"concurrency": 4, "isl": 8, "osl": 8, "prefix_hit": 1.0}, "prefix_hit"),
     ],
 )

@@ -21,14 +21,18 @@ class Advice(StrEnum):
     DO_NOT = "do-not-speculate"
     UNSUPPORTED = "unsupported"  # it would gain, but no engine runs the drafter
     NONE_FITS = "none-fits"
+    SLOWER_FIRST_TOKEN = "speculate-with-slower-first-token"  # a load gains, but its requests wait far longer
+    MISSES_TARGET = "misses-target"  # a gain, with and without which the latency target is missed
+    OVERLOADED = "overloaded"  # more arrives than is served, with and without speculation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement:
     """The row by which a plan is judged, with its range, and how sure the plan is at each batch that it covers."""
 
-    row: PlanRow  # the first that fits and gains; else the best draft, which the plan does not use
+    row: PlanRow  # that of the batch asked about, or the first that fits and gains; else the best draft
     range: SpeedupRange
+    drafts: bool  # whether the plan drafts there; if not, the row is of the best draft, which the plan does not use
     surely_paying: Spans  # batches at which the range of the speed-up lies above 1
     uncertain: Spans  # batches with drafts at which it spans 1
     advice: Advice
@@ -40,27 +44,46 @@ def judge(
     *,
     supported: bool = True,
     refused: tuple[PlanRow, SpeedupRange] | None = None,
+    at_batch: int | None = None,
 ) -> Judgement:
     """`ranges`: one per row of the plan. Between its rows the width of the range is interpolated.
 
-    `refused`: the best draft of a plan that drafts nothing.
+    `at_batch`: the batch asked about, of which the plan has a row. `refused`: the best draft where nothing is drafted.
     """
     pairs = list(zip(plan.rows, ranges, strict=True))
-    fitting = [pair for pair in pairs if pair[0].fits]
-    gaining = [pair for pair in fitting if pair[0].depth > 0 and pair[0].speedup > 1.0]
-    row, sure = gaining[0] if gaining else refused or (fitting or pairs)[0]
+    asked = [pair for pair in pairs if at_batch in (None, pair[0].batch)]
+    fitting = [pair for pair in asked if pair[0].fits]
+    drafting = [pair for pair in fitting if pair[0].depth > 0 and (at_batch is not None or pair[0].speedup > 1.0)]
+    row, sure = drafting[0] if drafting else refused or (fitting or asked)[0]
     paying, uncertain = _spans(plan, [pair for pair in pairs if pair[0].depth > 0])
-    if not fitting:
-        advice = Advice.NONE_FITS
-    elif not gaining:
-        advice = Advice.UNCERTAIN if refused is not None and row.speedup <= 1.0 <= sure.high else Advice.DO_NOT
-    elif not supported:
-        advice = Advice.UNSUPPORTED
-    elif sure.spans_one:
-        advice = Advice.UNCERTAIN
-    else:
-        advice = Advice.SPECULATE if plan.limit is None else Advice.UP_TO_BATCH
-    return Judgement(row=row, range=sure, surely_paying=paying, uncertain=uncertain, advice=advice)
+    return Judgement(
+        row=row,
+        range=sure,
+        drafts=bool(drafting),
+        surely_paying=paying,
+        uncertain=uncertain,
+        advice=_advice(plan, drafting, refused, supported=supported) if fitting else Advice.NONE_FITS,
+    )
+
+
+def _advice(
+    plan: Plan,
+    drafting: Sequence[tuple[PlanRow, SpeedupRange]],
+    refused: tuple[PlanRow, SpeedupRange] | None,
+    *,
+    supported: bool,
+) -> Advice:
+    if not drafting:
+        unclear = refused is not None and refused[0].speedup <= 1.0 <= refused[1].high
+        return Advice.UNCERTAIN if unclear else Advice.DO_NOT
+    row, sure = drafting[0]
+    if row.speedup <= 1.0 and not sure.spans_one:
+        return Advice.DO_NOT
+    if not supported:
+        return Advice.UNSUPPORTED
+    if sure.spans_one:
+        return Advice.UNCERTAIN
+    return Advice.SPECULATE if plan.limit is None else Advice.UP_TO_BATCH
 
 
 def _spans(plan: Plan, drafting: Sequence[tuple[PlanRow, SpeedupRange]]) -> tuple[Spans, Spans]:

@@ -131,9 +131,12 @@ def make_plan(pricer: Pricer, batches: Sequence[int], setting: Setting, *, min_g
     )
 
 
-def best_draft(plan: Plan) -> PlanRow | None:
-    """Of a plan that drafts nothing: the draft that comes nearest to a gain, or would gain at one batch alone."""
-    batches = [row.batch for row in plan.rows if row.fits]
+def best_draft(plan: Plan, at_batch: int | None = None) -> PlanRow | None:
+    """Of a plan that drafts nothing: the draft that comes nearest to a gain, or would gain at one batch alone.
+
+    `at_batch`: of the row of this batch.
+    """
+    batches = [row.batch for row in plan.rows if row.fits and at_batch in (None, row.batch)]
     if plan.pays or not batches or plan.setting.max_depth == 0:
         return None
     grid = plan.pricer.grid(batches, plan.setting.max_depth)

@@ -23,7 +23,10 @@ _DETAILS = (
     *("pays_where", "clear_where", "loses_where", "graphs", "memory"),
     *("change_of_depth", "context_limit", "deepest"),
 )
-_GAINS = (Advice.SPECULATE, Advice.UP_TO_BATCH, Advice.UNCERTAIN, Advice.UNSUPPORTED)
+_GAINS = (
+    *(Advice.SPECULATE, Advice.UP_TO_BATCH, Advice.UNCERTAIN, Advice.UNSUPPORTED),
+    *(Advice.SLOWER_FIRST_TOKEN, Advice.MISSES_TARGET, Advice.OVERLOADED),
+)
 
 
 def verdict(
@@ -33,29 +36,41 @@ def verdict(
     advice: Advice | None = None,
     unsupported: str = "",
     service: Mapping[str, Any] | None = None,
+    latency: Mapping[str, Any] | None = None,
+    at_batch: int | None = None,
 ) -> str:
     """One line per sentence, the answer first.
 
     `advice`: of the service, if there is one, whose values then replace those of decode steps. `unsupported`: why no
-    engine can run the plan's drafter; the plan is then what it would give.
+    engine can run the plan's drafter; the plan is then what it would give. `latency`: of a target that is missed.
+    `at_batch`: the batch asked about.
     """
     advice = advice or judgement.advice
     gains = advice in _GAINS and plan.pays
     values = _headline(plan, judgement) | _drafts(plan, judgement) | _doubt(judgement)
     values |= _losing(plan) | _clear(plan, judgement) | _context(plan)
     values |= {
-        "none_fits": advice is Advice.NONE_FITS,
+        "none_fits": advice is Advice.NONE_FITS and at_batch is None,
+        "too_large": advice is Advice.NONE_FITS,
+        "known": values["known"] and advice is not Advice.NONE_FITS,
         "no_drafts": plan.setting.max_depth == 0,
         "unsupported": unsupported or None,
         "gains": gains,
         "uncertain": advice is Advice.UNCERTAIN,
-        "refused": not plan.pays and not judgement.row.speedup > 1.0 and bool(judgement.range.inputs),
+        "refused": not judgement.drafts and not judgement.row.speedup > 1.0 and bool(judgement.range.inputs),
+        "loses": judgement.drafts and not gains,
+        "off": judgement.row.speedup if plan.pays and not judgement.drafts else None,
+        "elsewhere": at_batch is not None and not gains and plan.pays,
+        "paying_batches": _batches(plan.paying),
     }
+    values |= dict(latency or {})
     served = service is not None and plan.pays
     if service is not None and served:
         values |= {"served": True, "drafter": None} | dict(service)
-    if served or unsupported:
+    if served or unsupported or not gains:
         values |= {"limit": None, "less_capacity": False}
+    values["crowded"] = values.get("wanted", 0.0) > plan.largest_batch
+    values["prompt"] = not values.get("waits")  # else the prefill is named with the wait
     values["room"] = gains and not (values["less_capacity"] or served or unsupported)
     values["beyond"] = values["limit"] is not None and advice is Advice.UP_TO_BATCH
     values["earlier"] = values["beyond"] and values["limit"] < plan.largest_batch
@@ -79,7 +94,7 @@ def _headline(plan: Plan, judgement: Judgement) -> dict[str, Any]:
         "high": sure.high,
         "batch": row.batch,
         "depth": row.depth,
-        "alone": not plan.pays and row.speedup > 1.0 and known,  # pays by itself, at one batch
+        "alone": not judgement.drafts and not plan.pays and row.speedup > 1.0 and known,  # by itself, at one batch
         "drafter": plan.scenario.drafter.name,
         "context": plan.scenario.context,
         "limit": plan.limit,

@@ -20,8 +20,11 @@ from specmargin.simulator.run import simulate
 from specmargin.simulator.serving import Serving
 from specmargin.simulator.steady import Steady, run_steadily
 from specmargin.simulator.workload import ClosedLoop, Poisson, Workload, length_around
+from specmargin.words import duration
 
 _MUCH_PREFILL = 0.4  # share of the time from which on a verdict mentions it
+# Assumed, where no target is given: a reader would want to know of a first token that comes this much later.
+_FAR_LATER, _LATER_SECONDS = 2.0, 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,13 +70,22 @@ class Service:
             return 1.0
         return self.plain.tpot_seconds / self.speculating.tpot_seconds
 
+    @property
+    def waits_longer(self) -> bool:
+        """Whether first tokens come far later with drafts: memory for them leaves fewer sequences, others queue."""
+        before, after = self.plain.ttft_seconds, self.speculating.ttft_seconds
+        return after > _FAR_LATER * before and after > before + _LATER_SECONDS
+
     def said(self, low: float, high: float) -> dict[str, Any]:
         """What a verdict says of it (`decisions/verdict.toml`); `low` and `high` are its 80% range."""
         before, after = self.plain, self.speculating
         said: dict[str, Any] = {"factor": self.speedup, "low": low, "high": high}
+        said |= {"plain_rate": before.tokens_per_second, "rate": after.tokens_per_second}
+        said |= {"waits": self.waits_longer, "plain_ttft": duration(before.ttft_seconds)}
+        said |= {"ttft": duration(after.ttft_seconds), "queue_grows": bool(after.queue_growth_per_second)}
+        said |= {"plain_keeps_up": not before.queue_growth_per_second, "wanted": before.sequences}
         if self.load.users is not None:
             said |= {"users": self.load.users}
-            said |= {"plain_rate": before.tokens_per_second, "rate": after.tokens_per_second}
         else:
             said |= {"qps": self.load.requests_per_second}
             said |= {"plain_ms": 1e3 * (before.tpot_seconds or 0.0), "ms": 1e3 * (after.tpot_seconds or 0.0)}

@@ -6,6 +6,7 @@ from typing import Any
 
 from specmargin.architecture.types import Architecture
 from specmargin.caches import made_once
+from specmargin.catalog.drafter_titles import drafter_titles
 from specmargin.catalog.drafters import acceptance_names, available_kinds
 from specmargin.catalog.engine_support import engines_of
 from specmargin.catalog.lookup import usable_devices, usable_models
@@ -13,7 +14,6 @@ from specmargin.catalog.prices import KINDS as PRICES
 from specmargin.catalog.prices import law_book
 from specmargin.catalog.routing_profiles import BUNDLED, bundled_categories
 from specmargin.catalog.user import user_files
-from specmargin.decisions.rows import probability
 from specmargin.errors import InputError, ParallelismError
 from specmargin.formats import ENGINES
 from specmargin.hardware.device import Device
@@ -105,6 +105,7 @@ def marked_row(view: View) -> dict[str, Any]:
         "survival": [round(float(value), 4) for value in scenario.survival.up_to(max(view.max_depth, 1))],
         "drafter": scenario.drafter.name,
         "drafters": available_kinds(architecture),
+        "drafter_titles": drafter_titles(architecture, view.choice),
         "moe_layers": sum(group.count for group, _ in architecture.expert_groups),
         "max_context": architecture.max_context,
         "prices": scenario.prices.name,
@@ -113,17 +114,11 @@ def marked_row(view: View) -> dict[str, Any]:
 
 
 def next_tokens(view: View) -> list[dict[str, Any]]:
-    """The survival that one more draft token needs, drafting included, by row of the plan and at the marked batch.
-
-    `needed` is None where it is no probability: `note` says why. `gain`: relative goodput that the token would add.
-    """
+    """What one more draft token would add to goodput, drafting included, by row of the plan and at the marked batch."""
     price = view.next_tokens
-    needed = [probability(float(value)) for value in price.hurdle]
+    columns = (price.batches.tolist(), price.survival.tolist(), price.gain_in_graphs.tolist())
     return [
-        {"batch": batch, "needed": value, "note": note, "survival": survival, "gain": gain}
-        for batch, (value, note), survival, gain in zip(
-            price.batches.tolist(), needed, price.survival.tolist(), price.gain_in_graphs.tolist(), strict=True
-        )
+        {"batch": batch, "survival": survival, "gain": gain} for batch, survival, gain in zip(*columns, strict=True)
     ]
 
 

@@ -21,8 +21,6 @@ from specmargin.show.figures.figure import Figure
 from specmargin.show.figures.overlay import overlay_figure
 
 Alternatives = Literal["drafter", "gpu"]
-MOST = 12  # scenarios in one comparison
-_MANY = 10  # GPUs: beyond this, those with measured kernels alone
 _PLAIN = ("model", "engine", "parallel", "weights", "kv_cache", "prices")  # values that speak for themselves
 
 
@@ -68,8 +66,7 @@ def alternatives(view: View, field: Alternatives) -> list[str]:
     if field == "drafter":
         return [kind for kind in available_kinds(view.scenario.architecture) if _is_real(kind)]
     fitting = [name for name in device_names() if _fits(view, name)]
-    measured = [name for name in fitting if law_book(named_device(name)) is not None]
-    return fitting if len(fitting) <= _MANY or len(measured) < 2 else measured[:MOST]
+    return sorted(fitting, key=lambda name: law_book(named_device(name)) is None)  # those with measured kernels first
 
 
 def _is_real(kind: str) -> bool:

@@ -17,6 +17,7 @@ from specmargin.verbs.plan.request_schema import (
     PlanRequest,
     RangeField,
     RateField,
+    TpotField,
 )
 
 
@@ -29,6 +30,7 @@ class PageRequest(ScenarioRequest):
     isl: InputField = None
     osl: OutputField = None
     range_ratio: RangeField = RANGE_RATIO
+    tpot_slo: TpotField = None
     depth: DepthField = DEFAULT_DEPTH
     gpu_hour_price: GpuHourField = None
 
@@ -44,10 +46,10 @@ class PageRequest(ScenarioRequest):
         """The same question to `plan`. A load determines batch and context."""
         fields = {name: getattr(self, name) for name in (*ScenarioRequest.model_fields, *_PLANNED)}
         if self.concurrency is None and self.qps is None:
-            fields |= {"isl": None, "osl": None}
+            fields |= {"isl": None, "osl": None, "at_batch": self.batch}
         elif self.isl is not None and self.osl is not None:
             fields["context"] = round(self.isl + self.osl / 2.0)
         return PlanRequest.model_construct(**fields)
 
 
-_PLANNED = ("concurrency", "qps", "isl", "osl", "range_ratio", "depth", "gpu_hour_price")
+_PLANNED = ("concurrency", "qps", "isl", "osl", "range_ratio", "tpot_slo", "depth", "gpu_hour_price")

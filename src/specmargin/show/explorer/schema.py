@@ -227,7 +227,6 @@ class Query(ScenarioQuery, PageRequest):
 
     isl: Annotated[int, Field(ge=1, le=MAX_CONTEXT), NUMBER] = 1000
     osl: Annotated[int, Field(ge=1, le=MAX_CONTEXT), NUMBER] = 300
-    tpot_slo: TpotField = None
     layer: Annotated[int | None, Field(ge=0, le=1000, description="MoE layer shown in the routing figures.")] = None
 
 

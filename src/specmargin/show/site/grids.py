@@ -21,6 +21,7 @@ import numpy as np
 from specmargin.answers.request_schema import ScenarioRequest
 from specmargin.answers.scenarios import scenario_of
 from specmargin.catalog.accuracy import price_errors
+from specmargin.catalog.drafter_titles import drafter_titles
 from specmargin.catalog.drafters import DraftChoice
 from specmargin.catalog.engine_support import engines_of
 from specmargin.catalog.lookup import find_device
@@ -38,7 +39,7 @@ from specmargin.formats import find_engine
 from specmargin.show.site.templates import command_templates, templates
 from specmargin.step import FloatArray, Step
 
-FORMAT = 6  # of the files; part of the key by which a build recognises its finished cells
+FORMAT = 7  # of the files; part of the key by which a build recognises its finished cells
 DEPTH = 8
 GPU_COUNTS = (1, 2, 4, 8, 16, 32)
 CONTEXTS = tuple(round(512 * 2 ** (half / 2)) for half in range(17))  # the steps of the page's slider, to 131,072
@@ -215,11 +216,12 @@ class Grids:
             "bytes": [self.pricer.sequence_bytes(None, tokens) for tokens in self.contexts],
             "price_range": self._kind_of_prices(),
             "price_unknowns": self.price_unknowns,
-            "routing_range": _input(routing_range(scenario, 0.0)) if borrowed_routing(scenario) else None,
+            "routing_range": self._routing_range(),
             "bounds": self.bounds,
             "warnings": self._warnings(),
             "commands": command_templates(self.cell.engine, self.cell.model, self.cell.gpus),
             "drafters": list(self._drafters()),
+            "drafter_titles": drafter_titles(architecture, self.drafters[0][0]),
         }
 
     def _kind_of_prices(self) -> dict[str, Any]:
@@ -227,6 +229,13 @@ class Grids:
         scenario = self.pricer.scenario
         errors = price_errors(scenario.prices.name, self.cell.gpu)
         return _input(prices_range(scenario, errors))
+
+    def _routing_range(self) -> dict[str, Any] | None:
+        """Its words: how far routing moves the answer is in the tables."""
+        scenario = self.pricer.scenario
+        if not scenario.architecture.is_moe:
+            return None
+        return _input(routing_range(scenario, 0.0 if borrowed_routing(scenario) else None))
 
     def _plan(self) -> dict[str, Any]:
         """The part of `plan --json` that no control changes."""
@@ -284,4 +293,5 @@ def _places(names: Sequence[str], known: list[str]) -> FloatArray:
 
 def _input(of: InputRange) -> dict[str, Any]:
     """Its words, and the logarithms of its factors."""
-    return {"phrase": of.phrase, "narrow": of.narrow, "range": [math.log(of.low), math.log(of.high)]}
+    words = {"name": of.name, "origin": of.origin, "phrase": of.phrase, "narrow": of.narrow}
+    return words | {"range": [math.log(of.low), math.log(of.high)]}

@@ -53,6 +53,36 @@ class Settled:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """A target for the time between tokens, and what it is with the flags and without speculation."""
+
+    seconds: float
+    tpot_seconds: float
+    no_spec_tpot_seconds: float
+
+    @property
+    def is_met(self) -> bool:
+        return self.tpot_seconds <= self.seconds
+
+    @property
+    def is_met_without(self) -> bool:
+        return self.no_spec_tpot_seconds <= self.seconds
+
+
+def service_advice(service: Service, sure: tuple[float, float]) -> Advice:
+    """`sure`: the 80% range of its speed-up."""
+    if service.speculating.queue_growth_per_second:
+        serves_more = service.speculating.tokens_per_second > service.plain.tokens_per_second
+        overloaded = service.plain.queue_growth_per_second and serves_more
+        return Advice.OVERLOADED if overloaded else Advice.DO_NOT
+    if sure[0] <= 1.0 <= sure[1]:
+        return Advice.UNCERTAIN
+    if service.speedup <= 1.0:
+        return Advice.DO_NOT
+    return Advice.SLOWER_FIRST_TOKEN if service.waits_longer else Advice.SPECULATE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DrafterPlan:
     request: PlanRequest
     choice: DraftChoice
@@ -84,8 +114,10 @@ class DrafterPlan:
 
     @property
     def headline(self) -> tuple[PlanRow, SpeedupRange]:
-        """The first row that fits, and how sure it is."""
+        """The row asked about, or the first that fits, and how sure it is."""
         pairs = list(zip(self.plan.rows, self.ranges, strict=True))
+        if self.request.at_batch is not None:
+            return next(pair for pair in pairs if pair[0].batch == self.request.at_batch)
         return next((pair for pair in pairs if pair[0].fits), pairs[0])
 
     @property
@@ -101,7 +133,8 @@ class DrafterPlan:
     @property
     def judgement(self) -> Judgement:
         """What the plan advises, by the ranges of its rows."""
-        return judge(self.plan, self.ranges, supported=not self.config.unsupported, refused=self.refused)
+        supported, at_batch = not self.config.unsupported, self.request.at_batch
+        return judge(self.plan, self.ranges, supported=supported, refused=self.refused, at_batch=at_batch)
 
     @property
     def service_range(self) -> tuple[float, float] | None:
@@ -113,13 +146,27 @@ class DrafterPlan:
 
     @property
     def advice(self) -> Advice:
-        """Of the service, with a load; else of decode steps."""
+        """Of the service, with a load; else of decode steps. A gain that misses the latency target is none."""
         advice, sure = self.judgement.advice, self.service_range
-        if self.service is None or sure is None or advice not in _DRAFTING:
+        if advice not in _DRAFTING or not self.plan.pays:
             return advice
-        if self.service.speedup <= 1.0:
-            return Advice.DO_NOT
-        return Advice.UNCERTAIN if sure[0] <= 1.0 else Advice.SPECULATE
+        if self.service is not None and sure is not None:
+            advice = service_advice(self.service, sure)
+        target = self.target
+        if advice in (Advice.DO_NOT, Advice.UNCERTAIN, Advice.OVERLOADED) or target is None or target.is_met:
+            return advice
+        return Advice.DO_NOT if target.is_met_without else Advice.MISSES_TARGET
+
+    @property
+    def target(self) -> Target | None:
+        """Time between tokens against its target, of the service or at the batch asked about."""
+        if self.request.tpot_slo is None:
+            return None
+        row = self.headline_row
+        drafting, plain = row.tpot_seconds, row.no_spec_tpot_seconds
+        if self.service is not None:
+            drafting, plain = (side.tpot_seconds or 0.0 for side in (self.service.speculating, self.service.plain))
+        return Target(seconds=self.request.tpot_slo * 1e-3, tpot_seconds=drafting, no_spec_tpot_seconds=plain)
 
     @property
     def mean_speedup(self) -> float:
@@ -184,6 +231,8 @@ def drafter_plan(choice: DraftChoice, pricer: Pricer, request: PlanRequest) -> D
         batches = _batches(pricer, request, setting, settled)
     if service is not None:
         batches = service.batches
+    if request.at_batch is not None:
+        batches = sorted({*batches, request.at_batch})
     plan = make_plan(pricer, batches, setting, min_gain=request.min_gain)
     return DrafterPlan(
         request=request,
@@ -200,7 +249,7 @@ def drafter_plan(choice: DraftChoice, pricer: Pricer, request: PlanRequest) -> D
 
 
 def _refused(plan: Plan, request: PlanRequest) -> tuple[PlanRow, SpeedupRange] | None:
-    row = best_draft(plan)
+    row = best_draft(plan, request.at_batch)
     return None if row is None else (row, _ranges(replace(plan, rows=(row,)), request)[0])
 
 

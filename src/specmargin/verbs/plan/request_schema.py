@@ -59,7 +59,7 @@ RangeField = Annotated[
 ]
 TpotField = Annotated[
     float | None,
-    Field(gt=0, lt=1e9, description="Target for the time between tokens, in ms (with --qps)."),
+    Field(gt=0, lt=1e9, description="Target for the time between tokens, in ms (with a load or --at-batch)."),
     LOAD.as_("MS"),
 ]
 GpuHourField = Annotated[
@@ -88,7 +88,7 @@ def _read_prices(given: str) -> float | dict[str, float]:
         ) from None
 
 
-_OF_REQUESTS = {"isl", "osl", "range_ratio", "tpot_slo", "prefix_hit", "max_num_batched_tokens"}
+_OF_REQUESTS = {"isl", "osl", "range_ratio", "prefix_hit", "max_num_batched_tokens"}
 
 
 class PlanRequest(ScenarioRequest):
@@ -108,6 +108,11 @@ class PlanRequest(ScenarioRequest):
         BeforeValidator(partial(parse_numbers, largest=MAX_BATCH)),
         Field(description="Batch sizes: 1,4,16 or 1-64."),
         LOAD.as_("LIST", "1, 2, 4 ... up to what fits").needed,
+    ] = None
+    at_batch: Annotated[
+        int | None,
+        Field(ge=1, le=MAX_BATCH, description="The batch that the verdict is about; also a row of the table."),
+        LOAD.as_("N", "the smallest at which it pays"),
     ] = None
     contexts: Annotated[
         tuple[int, ...],
@@ -189,10 +194,10 @@ class PlanRequest(ScenarioRequest):
             raise ValueError("--isl, --osl and the options of requests need a load: add --concurrency or --qps")
         if self.decode_only and self.prefix_hit:
             raise ValueError("--prefix-hit: with --decode-only no prompt is read here; leave it out")
-        if self.tpot_slo is not None and self.qps is None:
-            raise ValueError("--tpot-slo needs a request rate: --qps")
+        if self.tpot_slo is not None and not loads and self.at_batch is None:
+            raise ValueError("--tpot-slo needs a load: --qps or --concurrency, or a batch: --at-batch")
         if loads and (self.isl is None or self.osl is None):
             raise ValueError(f"{loads[0]} needs --isl and --osl (input and output tokens per request)")
-        if loads and given & {"batch", "context"}:
-            raise ValueError(f"{loads[0]} determines batch and context: leave out --batch and --context")
+        if loads and given & {"batch", "at_batch", "context"}:
+            raise ValueError(f"{loads[0]} determines batch and context: leave out --batch, --at-batch and --context")
         return self

@@ -12,7 +12,7 @@ from specmargin.decisions.rows import PlanRow
 from specmargin.verbs.plan.comparison import Compared, compared_blocks
 from specmargin.verbs.plan.decode_only import ALL_BUT_LAST, arrival_of
 from specmargin.verbs.plan.details import details
-from specmargin.verbs.plan.drafter_plan import DrafterPlan, Settled
+from specmargin.verbs.plan.drafter_plan import DrafterPlan, Settled, Target
 from specmargin.verbs.plan.values import answer_text
 from specmargin.words import duration, queue_text
 
@@ -158,16 +158,17 @@ def _contexts(best: DrafterPlan) -> Iterator[Block]:
 
 def _loaded(best: DrafterPlan) -> Iterator[Block]:
     if best.service is not None:
-        target = None if best.settled is None else best.settled.load.tpot_target_seconds
         assumed = "range_ratio" not in best.request.model_fields_set
-        yield from _service(best.service, target, best.gpu_hour_price, range_assumed=assumed)
+        yield from _service(best.service, best.gpu_hour_price, range_assumed=assumed)
+        if best.target is not None:
+            yield Line(_target(best.target))
+            yield dim("largest rate that meets it: simulate --find qps (--explain has the command)")
+        yield GAP
     elif best.settled is not None:
         yield from _settled(best.settled)
 
 
-def _service(
-    service: Service, tpot_target_seconds: float | None, price: float | None, *, range_assumed: bool
-) -> Iterator[Block]:
+def _service(service: Service, price: float | None, *, range_assumed: bool) -> Iterator[Block]:
     sides = {"no speculation": service.plain, "with these flags": service.speculating}
     yield bold(_requests(service, range_assumed=range_assumed))
     yield Table(
@@ -185,16 +186,12 @@ def _service(
     for name, steady in sides.items():
         if steady.queue_growth_per_second:
             yield from map(Line, queue_text(name, steady.queue_growth_per_second, steady.tokens_per_second))
-    if tpot_target_seconds is not None:
-        yield Line(_target(service, tpot_target_seconds))
-        yield dim("largest rate that meets it: simulate --find qps (--explain has the command)")
-    yield GAP
 
 
-def _target(service: Service, seconds: float) -> str:
+def _target(target: Target) -> str:
     """Whether the time between tokens stays below the target, on both sides."""
-    drafting, plain = (side.tpot_seconds or 0.0 for side in (service.speculating, service.plain))
-    met, plainly = ("met" if tpot <= seconds else "missed" for tpot in (drafting, plain))
+    drafting, plain, seconds = target.tpot_seconds, target.no_spec_tpot_seconds, target.seconds
+    met, plainly = ("met" if each else "missed" for each in (target.is_met, target.is_met_without))
     joined = " and" if met == plainly else f", {plainly}"
     return (
         f"target of {seconds * 1e3:g} ms per token: {met} with these flags ({drafting * 1e3:.1f} ms){joined} without "

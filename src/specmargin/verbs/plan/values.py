@@ -97,7 +97,29 @@ def answer_text(best: DrafterPlan) -> str:
     """The verdict: of the service, with a load; else of decode steps."""
     sure = best.service_range
     service = None if best.service is None or sure is None else best.service.said(*sure)
-    return verdict(best.plan, best.judgement, advice=best.advice, unsupported=best.config.unsupported, service=service)
+    return verdict(
+        best.plan,
+        best.judgement,
+        advice=best.advice,
+        unsupported=best.config.unsupported,
+        service=service,
+        latency=_latency(best),
+        at_batch=best.request.at_batch,
+    )
+
+
+def _latency(best: DrafterPlan) -> dict[str, Any]:
+    """What a verdict says of a target that is missed."""
+    target = best.target
+    if target is None or target.is_met:
+        return {}
+    return {
+        "missed": True,
+        "target": target.seconds * 1e3,
+        "token_ms": target.tpot_seconds * 1e3,
+        "plain_token_ms": target.no_spec_tpot_seconds * 1e3,
+        "plain_meets": target.is_met_without,
+    }
 
 
 def _headline_values(best: DrafterPlan) -> dict[str, Any]:

@@ -1,57 +1,44 @@
-// The answer in short, from the JSON of a plan: one line with its range, the strip, three bullets. No DOM, no requests.
+// The answer in short, from the JSON of a plan: its first line, the strip, bullets. No DOM, no requests.
 
-const times = (value) => `${value.toFixed(2)}×`;
 const whole = (value) => Math.round(value).toLocaleString("en");
 const ms = (seconds) => `${(seconds * 1e3).toFixed(seconds < 0.0995 ? 1 : 0)} ms`;
 
-// `answer`: { plan, here }. `state`: fields of the scenario as text.
+// How the page marks an answer, by the plan's advice: its colour follows the whole answer, latency and capacity included.
+const SAYS = {
+  "speculate": "yes", "speculate-up-to-batch": "only", "speculate-with-slower-first-token": "only", "misses-target": "only",
+  "overloaded": "only", "uncertain": "uncertain", "do-not-speculate": "no", "unsupported": "unsupported", "none-fits": "too-large",
+};
+
+// `answer`: { plan, here }. `state`: fields of the scenario as text. The sentences are the verdict of the command line.
 export function summary({ plan, here }, state = {}) {
-  const gain = plan.service ?? here;
   const unsupported = plan.config_supported ? null : plan.config_notes[0] ?? "no engine runs this drafter";
-  const said = verdict(plan, here, gain, unsupported);
+  const [line, ...lines] = plan.verdict.replaceAll(EXPLAINED, "the benchmark below").split("\n");
   return {
-    ...said,
-    range: ["yes", "below", "uncertain"].includes(said.says) && gain.speedup_low !== gain.speedup_high ? [gain.speedup_low, gain.speedup_high] : null,
+    says: SAYS[plan.advice], line,
     strip: strip(plan, here),
-    bullets: [memory(plan), limit(plan, here, state), change(plan, here)],
+    bullets: [...lines.map((text) => ({ topic: "verdict", text })), ...borrowed(plan), ...memory(plan, plan.verdict), limit(plan, here, state)],
     canCopy: plan.config !== "",
-    flags: [plan.config, plan.config_file].filter(Boolean).join("\n"),
+    flags: flagsOf(plan),
     why: plan.config === "" ? reason(plan, unsupported) : "",
   };
 }
 
+const EXPLAINED = /the benchmark (of|that) --explain( prints)?/g;
+
 const drafts = (plan) => plan.schedule.some(([, , depth]) => depth > 0);
+
+// A command that writes the file that a server reads, and then starts it.
+export function commandOf({ command, file_name: name, file_text: text }) {
+  return name && text ? `cat > ${name} <<'EOF'\n${text.trimEnd()}\nEOF\n${command}` : command;
+}
+
+// Flags that name a file of their own are shown as the whole command, which writes it.
+const flagsOf = (plan) => (plan.config && plan.config_file && plan.serve ? commandOf(plan.serve) : plan.config);
 
 export function loadOf(plan, here) {
   const { service } = plan;
   if (!service) return `batch ${whole(here.batch)}`;
-  return service.concurrency === null ? `${service.qps} requests/s` : `${whole(service.concurrency)} concurrent requests`;
-}
-
-function verdict(plan, here, gain, unsupported) {
-  const at = `at ${loadOf(plan, here)}`;
-  if (unsupported) {
-    const subject = plan.drafter === "free" ? "Free drafts are an assumption, not a drafter: they" : `No engine runs ${plan.drafter} yet: it`;
-    return { says: "unsupported", line: `${subject} would give ${times(gain.speedup)} ${at}` };
-  }
-  if (!here.fits && !plan.service) {
-    return { says: "too-large", line: `Batch ${whole(here.batch)} does not fit: ${count(plan.largest_batch)} with these flags` };
-  }
-  if (plan.config === "") return { says: "no", line: `No: leave speculation off ${at}` };
-  if (plan.service) {
-    if (gain.speedup > 1) return yes(gain, at);
-    return { says: "no", line: `No: ${times(gain.speedup)} ${at}` };
-  }
-  if (here.depth === 0) return { says: "off", line: `Not ${at}: the flags stop drafting there (${times(here.speedup)})` };
-  return here.speedup > 1 ? yes(gain, at, plan) : { says: "no", line: `No: ${times(gain.speedup)} ${at}` };
-}
-
-// A gain whose range holds a loss too is uncertain; one that larger batches lose, or that lowers peak throughput, is a yes up to there.
-function yes(gain, at, plan) {
-  const range = `${gain.speedup_low.toFixed(2)} to ${gain.speedup_high.toFixed(2)}`;
-  if (gain.speedup_low <= 1) return { says: "uncertain", line: `Uncertain: ${range}× ${at}, best estimate ${times(gain.speedup)}` };
-  if (plan?.advice === "speculate-up-to-batch") return { says: "below", line: `Only up to batch ${whole(plan.pays_at_batches.at(-1)[1])}: ${times(gain.speedup)} ${at}, ${range}` };
-  return { says: "yes", line: `Yes: ${times(gain.speedup)} ${at}, ${range}` };
+  return service.concurrency === null ? `${service.qps} requests/s` : `concurrency ${whole(service.concurrency)}`;
 }
 
 const count = (sequences) => (sequences === 1 ? "1 sequence fits" : `${whole(sequences)} sequences fit`);
@@ -59,6 +46,14 @@ const count = (sequences) => (sequences === 1 ? "1 sequence fits" : `${whole(seq
 function reason(plan, unsupported) {
   if (unsupported) return `${unsupported[0].toUpperCase()}${unsupported.slice(1)}.`;
   return "Nothing to configure: leave speculation disabled.";
+}
+
+// What was not measured with this model, as the command line's last line names it.
+function borrowed({ inputs = [], sources }) {
+  const taken = inputs.filter(({ origin }) => origin === "borrowed").map(({ name }) => name);
+  const from = (name) => sources[name].replace(/^assumed: /, "").replace(/; give --acceptance$|: capture your own$/, "")
+    .replace(/^as measured elsewhere \((.*)\)$/, "$1").replaceAll(/ \([^()]*\)/g, "");
+  return taken.map((name) => ({ topic: "borrowed", text: `${name[0].toUpperCase()}${name.slice(1)} is borrowed: ${from(name)}.` }));
 }
 
 // Ranges of batches as the engine will draft them, up to what fits in memory.
@@ -78,12 +73,11 @@ export function strip(plan, here) {
   });
 }
 
-function memory(plan) {
+function memory(plan, said) {
+  if (/fits?, not |does not fit/.test(said)) return []; // the verdict has it
   const [drafting, plain] = [plan.largest_batch, plan.no_spec_largest_batch];
-  if (drafting >= plain || !drafts(plan)) return { topic: "memory", text: `${count(plain)} in memory at this context.` };
-  const peak = plan.no_spec_peak_tokens_per_second > plan.peak_tokens_per_second
-    ? `; peak throughput is higher without speculation (${whole(plan.no_spec_peak_tokens_per_second)} against ${whole(plan.peak_tokens_per_second)} tokens/s)` : "";
-  return { topic: "memory", text: `With drafts ${count(drafting)} in memory instead of ${whole(plain)}${peak}.` };
+  if (drafting >= plain || !drafts(plan)) return [{ topic: "memory", text: `${count(plain)} in memory at this context.` }];
+  return [{ topic: "memory", text: `With drafts ${count(drafting)} in memory instead of ${whole(plain)}.` }];
 }
 
 const spans = (ranges) => ranges.slice(0, 3).map(([first, last]) => (first === last ? whole(first) : `${whole(first)} to ${whole(last)}`)).join(" and ") + (ranges.length > 3 ? " …" : "");
@@ -108,8 +102,8 @@ function limit(plan, here, state) {
   }
   if (state.tpot_slo) parts.push(target(plan, here, Number(state.tpot_slo)));
   if (plan.config === "" && !drafts(plan)) parts.push("no depth pays at the batches considered");
-  else parts.push(plan.pays_at_batches.length ? `${plan.service ? "decode steps gain" : "pays"} at batch ${spans(plan.pays_at_batches)}` : "pays at no batch");
-  if (plan.loses_at_batches.length) parts.push(`loses at batch ${spans(plan.loses_at_batches)}`);
+  else if (!plan.verdict.includes("flags pay at")) parts.push(plan.pays_at_batches.length ? `${plan.service ? "decode steps gain" : "pays"} at batch ${spans(plan.pays_at_batches)}` : "pays at no batch");
+  if (plan.loses_at_batches.length && !/It loses at|Drafting is off at|Above batch/.test(plan.verdict)) parts.push(`loses at batch ${spans(plan.loses_at_batches)}`);
   parts.push(`bottleneck ${bound(here)}`);
   const text = parts.join("; ");
   return { topic: "limit", text: `${text[0].toUpperCase()}${text.slice(1)}.` };
@@ -123,19 +117,4 @@ function target(plan, here, milliseconds) {
     ? [plan.service.speculating.tpot_seconds, plan.service.plain.tpot_seconds] : [here.tpot_seconds, here.no_spec_tpot_seconds];
   const met = (seconds) => (seconds * 1e3 <= milliseconds ? "meets" : "misses");
   return `${ms(drafting)} per token ${met(drafting)} the target of ${milliseconds} ms (${ms(plain)} without speculation)`;
-}
-
-function change(plan, here) {
-  const first = here.survival[0].toFixed(2);
-  const parts = [];
-  if (here.depth === 0) {
-    parts.push(plan.switch_acceptance === null ? "Not even perfect drafts would pay at the smallest batch"
-      : `Some depth pays at batch ${plan.rows[0].batch} above a per-token acceptance of ${plan.switch_acceptance.toFixed(2)} (now ${first} for the first token)`);
-  } else if (here.break_even_acceptance === null) parts.push(`Depth ${here.depth} does not break even at batch ${whole(here.batch)}, however good the drafts`);
-  else parts.push(`Depth ${here.depth} breaks even at a per-token acceptance of ${here.break_even_acceptance.toFixed(2)} (now ${first} for the first token)`);
-  if (plan.stops_at_context !== null) parts.push(`beyond a context of about ${whole(plan.stops_at_context)} tokens these flags do not pay at batch ${plan.rows[0].batch}`);
-  if (here.better_depth !== null && here.depth > 0) {
-    parts.push(here.better_depth ? `depth ${here.better_depth} alone would reach ${times(here.better_speedup)} here` : `no speculation would be faster here (${times(here.better_speedup)})`);
-  }
-  return { topic: "change", text: `${parts.join("; ")}.` };
 }

@@ -157,9 +157,9 @@ function edit(index) {
   go(chosen, { ...compared, others: compared.others.map((one, i) => (i === index ? { ...state } : one)) });
 }
 
-function keep(states) {
-  const free = MOST_COMPARED - compared.others.length;
-  byId("compare-note").textContent = states.length > free ? `At most ${MOST_COMPARED + 1} scenarios; ${states.length - free} left out.` : "";
+function keep(states, names = []) {
+  const free = MOST_COMPARED - compared.others.length, left = names.slice(free).join(", ") || states.length - free;
+  byId("compare-note").textContent = states.length > free ? `At most ${MOST_COMPARED + 1} scenarios; left out: ${left}.` : "";
   go(state, { ...compared, others: [...compared.others, ...states.slice(0, free)] });
 }
 
@@ -168,7 +168,8 @@ async function keepAll(field, changes) {
     const names = await underWay(api.alternatives(state, field));
     const current = field === "drafter" ? lastGood.here.drafter.split(/[ :]/)[0] : state[field];
     compared = { ...compared, others: [] };
-    keep(names.filter((name) => name !== current).map((name) => ({ ...state, [field]: name, ...changes })));
+    const others = names.filter((name) => name !== current);
+    keep(others.map((name) => ({ ...state, [field]: name, ...changes })), others);
     if (names.length <= 1) byId("compare-note").textContent = "There is no other one.";
   } catch (error) {
     tell(error);

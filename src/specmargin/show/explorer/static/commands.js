@@ -3,8 +3,9 @@
 import { DEFAULTS, FIELDS } from "./fields.js";
 import { modeOf } from "./state.js";
 
-const PAGE_ONLY = ["model", "gpu", "batch", "layer"];
-const REQUESTS = ["concurrency", "qps", "isl", "osl", "range_ratio", "tpot_slo"];
+const PAGE_ONLY = ["model", "gpu", "layer"];
+const REQUESTS = ["concurrency", "qps", "isl", "osl", "range_ratio"];
+const NAMES = { batch: "at_batch" }; // the batch that the answer is about
 const LENGTHS = ["isl", "osl", "range_ratio"];
 
 // Options that differ from the defaults, as `specmargin plan` takes them.
@@ -12,15 +13,14 @@ function options(state) {
   const mode = modeOf(state);
   const taken = (name) => {
     if (PAGE_ONLY.includes(name)) return false;
-    if (name === "context") return mode === "batch";
-    if (name === "tpot_slo") return mode === "qps";
+    if (name === "context" || name === "batch") return mode === "batch";
     return !REQUESTS.includes(name) || name === mode || (mode !== "batch" && LENGTHS.includes(name));
   };
-  const needed = (name) => mode !== "batch" && (name === "isl" || name === "osl");
+  const needed = (name) => name === "batch" || name === "isl" || name === "osl";
   return FIELDS.filter(taken)
     .map((name) => [name, state[name] ?? ""])
     .filter(([name, value]) => value !== "" && (value !== DEFAULTS[name] || needed(name)))
-    .map(([name, value]) => [name, value.startsWith("upload:") ? `<your ${name} file>` : value]);
+    .map(([name, value]) => [NAMES[name] ?? name, value.startsWith("upload:") ? `<your ${name} file>` : value]);
 }
 
 const modelOf = (state) => (state.model.startsWith("upload:") ? "<your config.json>" : state.model);

@@ -3,7 +3,7 @@
 import { bound, summary } from "./answer.js";
 import { byId, element, times, whole } from "./dom.js";
 import { term } from "./glossary.js";
-import { costs } from "./verdict.js";
+import { costs, gainTerm } from "./verdict.js";
 
 const percent = (value, base) => {
   const change = Math.round((value / base - 1) * 100);
@@ -66,10 +66,10 @@ const COLUMNS = [
 function table(answers) {
   const priced = answers.some(({ here }) => here?.cost_per_million_tokens !== undefined);
   const columns = COLUMNS.filter(([name]) => name !== "$/M tokens" || priced);
-  const { here } = answers.find((one) => !one.refused) ?? {};
+  const { plan, here } = answers.find((one) => !one.refused) ?? {};
   const batches = new Set(answers.filter((one) => one.here).map((one) => one.here.batch));
   const caption = batches.size > 1 ? "Each at its own load" : `At batch ${whole(here?.batch ?? 1)}`;
-  const head = element("tr", {}, element("th", { scope: "col", class: "text" }, "scenario"), ...columns.map(([name, , kind]) => element("th", { scope: "col", class: kind ?? "" }, term(name))));
+  const head = element("tr", {}, element("th", { scope: "col", class: "text" }, "scenario"), ...columns.map(([name, , kind]) => element("th", { scope: "col", class: kind ?? "" }, name === "speed-up" && plan ? term(gainTerm(plan), name) : term(name))));
   const rows = answers.map((one) => element("tr", { class: one.refused || !one.here.fits ? "dim" : "" },
     element("th", { scope: "row", class: "text" }, one.label),
     ...(one.refused ? [element("td", { class: "text wide", colspan: columns.length }, one.refused)]

@@ -28,7 +28,7 @@ export function show(state, catalog, markedRow) {
   const engines = enginesOf(catalog, state.gpu);
   fill(named("engine"), one(engines.map((e) => [e.name, e.title])), state.engine || engines[0]?.name);
   fill(named("prices"), one([["", "most accurate available"], ...plain(catalog.prices)]), state.prices ?? "");
-  fill(named("drafter"), one([["", "the model's own"], ...withValue(plain(catalog.drafters), state.drafter)]), state.drafter ?? "");
+  fill(named("drafter"), one(drafters(catalog, markedRow, state.drafter)), state.drafter ?? "");
   for (const name of ["weights", "kv_cache"]) {
     fill(named(name), one([["", "default"], ...withValue(plain(catalog[name] ?? []), state[name])]), state[name] ?? "");
   }
@@ -39,6 +39,13 @@ export function show(state, catalog, markedRow) {
   named("depth").value = state.depth;
   byId("depth-value").textContent = state.depth;
   limit(catalog);
+}
+
+// By what they are for this model: its own head, a published one by name, or "an EAGLE-3 head (you need one)".
+function drafters(catalog, markedRow, chosen) {
+  const titles = markedRow?.drafter_titles ?? {}, named = (kind) => (titles[kind] && titles[kind] !== kind ? `${kind}: ${titles[kind]}` : kind);
+  const first = titles[""] ? `default: ${titles[""]}` : "default";
+  return [["", first], ...withValue(catalog.drafters.map((kind) => [kind, named(kind)]), chosen)];
 }
 
 const group = (label, options) => (options.length ? [[label, options]] : []);

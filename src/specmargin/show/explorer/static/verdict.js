@@ -1,15 +1,17 @@
 // The answer on the page: line, strip, bullets, tiles, flags, commands and table, all from one plan.
 
-import { bottleneck, bound, loadOf, summary } from "./answer.js";
+import { bottleneck, bound, commandOf, loadOf, summary } from "./answer.js";
 import { byId, element, times, whole } from "./dom.js";
 import { term } from "./glossary.js";
 
 const range = (row) => (row.depth ? `${row.speedup_low.toFixed(2)} to ${times(row.speedup_high)}` : "–");
 // What one more draft token would add, 0 where its step has no CUDA graph; providers without it show none.
 const more = ({ gain }) => (gain === 0 ? "–" : `${gain < 0 ? "−" : "+"}${Math.abs(gain * 100).toFixed(1)}%`);
-const needs = ({ needed, note }) => (needed === null ? note : `pays above ${needed.toFixed(2)}`);
 const better = (row) => (row.better_depth === null ? "" : `${row.better_depth || "none"}: ${times(row.better_speedup)}`);
-const milliseconds = (seconds) => (seconds === null ? "–" : (seconds * 1e3).toFixed(2)); // null: requests of one token
+const inSeconds = (seconds) => `${seconds >= 100 ? whole(seconds) : seconds.toFixed(1)} s`; // beyond 10,000 ms
+const milliseconds = (seconds) => (seconds === null ? "–" : seconds >= 10 ? inSeconds(seconds) : (seconds * 1e3).toFixed(2)); // null: requests of one token
+const latency = (seconds) => (seconds === null || seconds >= 10 ? milliseconds(seconds) : `${milliseconds(seconds)} ms`);
+const firstToken = (side) => (side.queue_growth_per_second ? "grows" : latency(side.ttft_seconds)); // without end: the queue does
 const dollars = (value) => `$${value < 1 ? value.toFixed(3) : value.toFixed(2)}`;
 
 export function show(answer, state) {
@@ -17,7 +19,7 @@ export function show(answer, state) {
   const short = summary(answer, state);
   byId("line").textContent = short.line;
   byId("answer").dataset.says = short.says;
-  byId("subject").textContent = subject(plan, short);
+  byId("subject").textContent = subject(plan, here);
   showStrip(short.strip, here);
   byId("bullets").replaceChildren(...short.bullets.map(({ topic, text }) => element("li", { "data-topic": topic }, text)));
   showTiles(plan, here);
@@ -28,11 +30,15 @@ export function show(answer, state) {
   byId("sources").replaceChildren(...Object.entries(plan.sources).map(([name, source]) => element("li", {}, element("b", {}, `${name}: `), source)));
 }
 
-function subject(plan, { range: sure }) {
+function subject(plan, here) {
   const gpus = plan.gpus > 1 ? `${plan.gpus} × ${plan.gpu} (${plan.parallel})` : plan.gpu;
-  const shown = [`${plan.model} on ${gpus}`, plan.drafter, `context ${whole(plan.context)}`, `weights ${plan.weights}`, `KV ${plan.kv_cache}`];
-  return `${shown.join(", ")}${sure ? "; the range contains the real speed-up in 80% of cases" : ""}`;
+  const shown = [`${plan.model} on ${gpus}`, drafterOf(plan, here), `context ${whole(plan.context)}`, `weights ${plan.weights}`, `KV ${plan.kv_cache}`];
+  const inputs = (plan.inputs ?? []).map(({ name, origin }) => `${name}: ${origin}`);
+  return [shown.join(", "), ...inputs].join("; ");
 }
+
+// What the drafter is: "an EAGLE-3 head (you need one)".
+const drafterOf = (plan, here) => here.drafter_titles?.[here.drafter] ?? plan.drafter;
 
 function showStrip(ranges, here) {
   const widths = ranges.map(({ first, last }) => Math.log2(last + 1) - Math.log2(first) + 0.4);
@@ -52,13 +58,14 @@ function tiles(plan, here) {
   const list = [];
   if (service) {
     list.push(["speed-up", times(service.speedup), `${service.speedup_low.toFixed(2)} to ${times(service.speedup_high)}; decode steps ${times(here.speedup)}`]);
-    list.push(["draft", here.depth || "off", `tokens from ${plan.drafter}, at batch ${whole(here.batch)}`]);
+    const { speculating: { depth, sequences } } = service;
+    list.push(["draft", depth ? depth.toFixed(1) : "off", `on average at batch ${whole(sequences)}, from ${drafterOf(plan, here)}`]);
     list.push(["tokens/s", whole(service.speculating.tokens_per_second), `${whole(service.plain.tokens_per_second)} without`]);
-    list.push(["tpot", milliseconds(service.speculating.tpot_seconds), `ms per token; ${milliseconds(service.plain.tpot_seconds)} without`]);
-    list.push(["ttft", milliseconds(service.speculating.ttft_seconds), `ms to the first token; ${milliseconds(service.plain.ttft_seconds)} without`]);
+    list.push(["tpot", latency(service.speculating.tpot_seconds), `per token; ${latency(service.plain.tpot_seconds)} without`]);
+    list.push(["ttft", firstToken(service.speculating), `to the first token; ${firstToken(service.plain)} without`]);
   } else {
     list.push(["speed-up", times(here.speedup), here.fits ? range(here) : "does not fit in memory"]);
-    list.push(["draft", here.depth || "off", better(here) ? `better here: ${better(here)}` : `tokens from ${plan.drafter}`]);
+    list.push(["draft", here.depth || "off", better(here) ? `better here: ${better(here)}` : `tokens from ${drafterOf(plan, here)}`]);
     list.push(["tokens/s", whole(here.goodput_tokens_per_second), `${whole(here.no_spec_tokens_per_second)} without`]);
     list.push(["ms/token", milliseconds(here.tpot_seconds), `${milliseconds(here.no_spec_tpot_seconds)} without`]);
   }
@@ -66,7 +73,7 @@ function tiles(plan, here) {
   if (cost) list.push(["$/M tokens", dollars(cost.drafting), cost.drafting <= cost.plain ? `saves ${dollars(cost.plain - cost.drafting)} of ${dollars(cost.plain)}` : `${dollars(cost.drafting - cost.plain)} more than without`]);
   list.push(["break-even", here.break_even_acceptance?.toFixed(2) ?? "never",
     here.break_even_accept_length === null ? "per-token acceptance" : `per token; accept length ${here.break_even_accept_length.toFixed(2)}`]);
-  if (here.next_token) list.push(["one more token", more(here.next_token), `its survival is ${here.next_token.survival.toFixed(2)}; it ${needs(here.next_token)}`]);
+  if (here.next_token) list.push(["one more token", more(here.next_token), `tokens/s; its survival is ${here.next_token.survival.toFixed(2)}`]);
   if (here.distinct_experts !== null) list.push(["experts read", whole(here.distinct_experts), `of ${here.experts} per layer, busiest GPU`]);
   list.push(["bottleneck", ...bottleneck(here)]);
   return list;
@@ -74,7 +81,7 @@ function tiles(plan, here) {
 
 // Dollars per million output tokens, of the service or of the row.
 export function costs(plan, here) {
-  if (here.cost_per_million_tokens === undefined) return null;
+  if (here.cost_per_million_tokens === undefined || (!here.fits && !plan.service)) return null; // nothing is served, or saved
   if (!plan.service) return { drafting: here.cost_per_million_tokens, plain: here.no_spec_cost_per_million_tokens };
   const price = here.cost_per_million_tokens / here.gpu_hours_per_million_tokens;
   const of = (side) => (price * plan.gpus * 1e6) / 3600 / side.tokens_per_second;
@@ -82,10 +89,12 @@ export function costs(plan, here) {
 }
 
 const NAMES = { tpot: "TPOT", ttft: "TTFT" };
+// At a rate both sides serve the same requests: their times are compared.
+export const gainTerm = (plan) => (plan.service && plan.service.qps !== null ? "speed-up at a rate" : "speed-up");
 
 function showTiles(plan, here) {
   byId("numbers").replaceChildren(...tiles(plan, here).map(([name, value, small]) =>
-    element("div", { "data-tile": name }, element("dt", {}, term(name, NAMES[name] ?? name)), element("dd", {}, String(value), small ? element("small", {}, small) : null))));
+    element("div", { "data-tile": name }, element("dt", {}, term(name === "speed-up" ? gainTerm(plan) : name, NAMES[name] ?? name)), element("dd", {}, String(value), small ? element("small", {}, small) : null))));
 }
 
 function showFlags(plan, { says, flags, why, canCopy }) {
@@ -96,7 +105,8 @@ function showFlags(plan, { says, flags, why, canCopy }) {
   byId("no-flags").textContent = why;
   byId("no-flags").hidden = canCopy;
   byId("copy").disabled = !canCopy;
-  byId("copy").textContent = service ? "Copy flags anyway" : "Copy flags";
+  const what = plan.config_file ? "Copy command" : "Copy flags";
+  byId("copy").textContent = service ? `${what} anyway` : what;
   const notes = [...(plan.config_needs ? [`For ${plan.config_needs}`] : []), ...(canCopy ? plan.config_notes : []), ...plan.warnings];
   byId("notes").replaceChildren(...notes.map((note) => element("li", {}, note)));
 }
@@ -105,9 +115,8 @@ function showCommands(plan, here, says) {
   const check = here.check ?? plan.check;
   byId("serve-part").hidden = !plan.serve || !check || says === "unsupported";
   if (byId("serve-part").hidden) return;
-  const { command, file_name: name, file_text: text } = plan.serve;
   const notes = [...plan.serve.notes, ...(check.note ? [check.note] : [])];
-  byId("serve").textContent = name && text ? `cat > ${name} <<'EOF'\n${text.trimEnd()}\nEOF\n${command}` : command;
+  byId("serve").textContent = commandOf(plan.serve);
   byId("check").textContent = check.command;
   const ratio = `${times(check.ratio)} (${check.ratio_low.toFixed(2)} to ${check.ratio_high.toFixed(2)})`;
   byId("expected").textContent = plan.config === "" ? `Expected without speculation: ${check.metric} ${check.predicted_without_speculation.toFixed(2)}. ${notes.join(" ")}`

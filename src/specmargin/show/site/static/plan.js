@@ -52,29 +52,31 @@ export function makePlan(slice, site, state) {
   const { limits } = site, { cell } = slice, drafter = cell.drafters[state.drafter];
   const prices = new Prices(slice, state.drafter, state.survival ?? drafter.survival, Math.min(state.depth, drafter.depth));
   const plainFits = slice.plainFits(), batches = limits.batches.filter((batch) => batch <= Math.max(plainFits, 1));
+  const shown = [...new Set([...batches, state.batch])].sort((a, b) => a - b); // the batch asked about has a row
   const setting = settingOf(prices, drafter.format, batches, limits);
   const { schedule } = setting, configured = maxDepth(schedule) > 0, fits = configured ? prices.fits(maxDepth(schedule)) : plainFits;
   const view = { cell, slice, state, drafter, prices, schedule, configured, fits, limits };
-  const rows = batches.map((batch) => rowAt(view, batch)), first = rows.find((each) => each.fits) ?? rows[0];
+  const rows = shown.map((batch) => rowAt(view, batch)), asked = rows.find((each) => each.batch === state.batch);
   const horizon = Math.min(Math.max(fits, 1), limits.horizon), gains = outcome(view, horizon);
   const plan = {
     ...cell.plan, drafter: drafter.name, context: state.context, sources: sourcesOf(drafter, state), warnings: cell.warnings[rows[0].depth], rows,
     pays_at_batches: where(gains, (gain) => gain > 1), loses_at_batches: where(gains, (gain) => gain < 1),
-    stops_at_context: stopsAtContext(view), switch_acceptance: switchAcceptance(prices, batches[0]),
+    stops_at_context: stopsAtContext(view), switch_acceptance: switchAcceptance(prices, shown[0]),
     largest_batch: fits, no_spec_largest_batch: plainFits,
     peak_tokens_per_second: peak(Math.min(fits, limits.max_batch), (batch) => batch / tpot(view, batch)),
     no_spec_peak_tokens_per_second: peak(Math.min(plainFits, limits.max_batch), (batch) => batch / prices.at(batch).plain),
     config: setting.text, config_needs: setting.needs, config_file: setting.file, config_notes: setting.notes, schedule,
-    serve: served(cell.commands, setting, first, state.context),
+    serve: served(cell.commands, setting, asked, state.context),
   };
-  const fitting = rows.filter((each) => each.fits), gaining = fitting.filter((each) => each.depth > 0 && each.speedup > 1), pays = gaining.length > 0;
-  const judged = gaining[0] ?? bestDraft(view, fitting) ?? first, sure = rangeOf(view, judged.batch, judged.depth, judged.speedup), clear = certainty(view, rows, gains);
-  const losesCapacity = lessCapacity(view, plan), limit = limitOf(plan, gains, losesCapacity, limits.min_gain);
-  plan.advice = !fitting.length ? "none-fits" : !pays ? refusal(judged, sure) : sure.low <= 1 ? "uncertain" : limit ? "speculate-up-to-batch" : "speculate";
+  const pays = rows.some((each) => each.fits && each.depth > 0 && each.speedup > 1), drafted = asked.fits && asked.depth > 0, losesCapacity = lessCapacity(view, plan), limit = limitOf(plan, gains, losesCapacity, limits.min_gain);
+  const judged = drafted || pays ? asked : bestDraft(view, asked.fits ? [asked] : []) ?? asked, sure = rangeOf(view, judged.batch, judged.depth, judged.speedup), clear = certainty(view, rows, gains);
+  const spansOne = sure.low <= 1 && sure.high >= 1;
+  plan.advice = !asked.fits ? "none-fits" : !drafted ? (pays ? "do-not-speculate" : refusal(judged, sure)) : spansOne ? "uncertain" : asked.speedup <= 1 ? "do-not-speculate" : limit ? "speculate-up-to-batch" : "speculate";
   plan.headline = { batch: judged.batch, depth: judged.depth, speedup: judged.speedup, speedup_low: sure.low, speedup_high: sure.high };
   plan.surely_pays_at_batches = where(gains, (_, batch) => clear(batch).low > 1);
   plan.uncertain_at_batches = where(gains, (_, batch) => clear(batch).low <= 1 && clear(batch).high >= 1);
-  plan.verdict = verdict(plan, { ...view, gains, judged, pays, losesCapacity, limit, ...sure }, site.phrases);
+  plan.inputs = sure.inputs;
+  plan.verdict = verdict(plan, { ...view, gains, judged, drafted, pays, losesCapacity, limit, ...sure }, site.phrases);
   const here = rowAt(view, state.batch);
   return { plan, here: { ...here, check: checked(cell.commands, here, state.context), ...facts(view) }, at: (batch) => rowAt(view, batch) };
 }
@@ -82,7 +84,7 @@ export function makePlan(slice, site, state) {
 function facts({ cell, drafter, prices }) {
   const { prices: source, routing, gpus } = cell.plan;
   return {
-    experts: cell.experts, survival: prices.survival, drafter: drafter.name, drafters: cell.drafters.map((each) => each.kind),
+    experts: cell.experts, survival: prices.survival, drafter: drafter.name, drafter_titles: cell.drafter_titles, drafters: cell.drafters.map((each) => each.kind),
     moe_layers: cell.moe_layers, prices: source, routing, fixed: { gpus: String(gpus) }, min_context: cell.contexts[0], max_context: cell.contexts[cell.contexts.length - 1],
   };
 }
@@ -194,17 +196,18 @@ function better(at, speedup, minGain) {
 
 // The 80% range of a speed-up, and the input that widens it most, among those that can be known better.
 function rangeOf({ cell, slice, state, drafter, prices }, batch, depth, speedup) {
-  if (depth === 0) return { low: speedup, high: speedup, unknown: null };
+  if (depth === 0) return { low: speedup, high: speedup, unknown: null, inputs: [] };
   const committed = (by) => 1 + shifted(prices.survival.slice(0, depth), by).reduce((sum, value) => sum + value, 0);
   const moved = Math.abs(slice.uniformShift(state.drafter, batch, depth));
   const inputs = [slice.priceRange(state.drafter, batch, depth)]; // logarithms of the factors by which each could change the speed-up
   if (!state.survival) inputs.push({ ...drafter.acceptance, range: drafter.shift.map((by) => Math.log(committed(by) / prices.committed[depth])) });
+  else inputs.push({ name: "acceptance", origin: "yours", range: [0, 0] });
   if (cell.routing_range) inputs.push({ ...cell.routing_range, range: [-moved, moved] });
   const width = ({ range: [low, high] }) => high - low;
   return {
     low: speedup * Math.exp(-Math.hypot(...inputs.map((input) => input.range[0]))),
     high: speedup * Math.exp(Math.hypot(...inputs.map((input) => input.range[1]))),
-    unknown: inputs.reduce((most, entry) => (width(entry) > width(most) ? entry : most)),
+    inputs, unknown: inputs.reduce((most, entry) => (width(entry) > width(most) ? entry : most)),
   };
 }
 
