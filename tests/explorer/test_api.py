@@ -45,7 +45,7 @@ _OF_THE_COMMAND = ("version", "options", "survival")
 
 def planned(*arguments: str, batch: int = 16) -> Any:
     """What the command line answers at the page's batch, or for a load."""
-    loaded = any(name in arguments for name in ("--concurrency", "--qps"))
+    loaded = any(name in arguments for name in ("--concurrency", "--qps", "--at-batch"))
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
         run("plan", [*arguments, *([] if loaded else ["--at-batch", str(batch)]), "--json"])
