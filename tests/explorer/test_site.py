@@ -21,6 +21,7 @@ from specmargin.decisions.schedule import DepthTable, make_schedule
 from specmargin.decisions.smoothing import zigzags
 from specmargin.formats.rules import DepthRule, choose
 from specmargin.verbs.plan import plan
+from specmargin.verbs.plan.drafter_plan import DEFAULT_BATCHES
 from specmargin.verbs.plan.request_schema import PlanRequest
 
 if TYPE_CHECKING:
@@ -255,7 +256,8 @@ def test_the_rest_of_a_plan_on_the_grid(visit: Open) -> None:
             assert row["bound_by"] == right["bound_by"], where
             for key, tolerance in {"speedup_low": 2e-3, "speedup_high": 2e-3, "distinct_experts": 2e-3}.items():
                 assert close(row[key], right[key], tolerance), (*where, key, row[key], right[key])
-            if right["hurdle"] is not None:
+            # Between sampled batches the price of one position is interpolated over steps of kernels' tiles.
+            if right["hurdle"] is not None and row["batch"] in DEFAULT_BATCHES:
                 assert abs(row["hurdle"] - right["hurdle"]) < 5e-3, where
 
 
