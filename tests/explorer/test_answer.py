@@ -73,7 +73,8 @@ def test_a_range_that_spans_one_is_uncertain_in_its_own_colour_with_what_to_meas
         assert not spans or (says(page) == "uncertain" and page.inner_text("#line").startswith("Uncertain at batch"))
         colours.append((says(page), dot(page)))
         if spans:
-            assert "Largest unknown: " in page.inner_text("#bullets") and "specmargin profile" in page.inner_text("#bullets")
+            said = page.inner_text("#bullets")
+            assert "Largest unknown: " in said and "run specmargin " in said
     assert "uncertain" in dict(colours)
     known = answered(open_page("/?prices=laws&model=qwen3-32b&acceptance=0.9&batch=1"))
     assert dot(known) not in [colour for said, colour in colours if said == "uncertain"]

@@ -28,7 +28,6 @@ from specmargin.schema import first_complaint
 from specmargin.show.explorer.request_schema import PageRequest
 from specmargin.show.explorer.uploads import Kind
 from specmargin.show.explorer.words import title
-from specmargin.verbs.plan.request_schema import TpotField
 
 UPLOAD = re.compile(r"upload:([0-9a-f]{16})(?::([^\x00-\x1f/\\]{1,80}))?")
 HUB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,95}/[A-Za-z0-9][A-Za-z0-9_.-]{0,95}")
