@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 from specmargin.architecture.types import Architecture
@@ -9,6 +10,7 @@ from specmargin.caches import made_once
 from specmargin.catalog.drafter_titles import drafter_titles
 from specmargin.catalog.drafters import acceptance_names, available_kinds
 from specmargin.catalog.engine_support import engines_of
+from specmargin.catalog.gpu_hours import gpu_hour
 from specmargin.catalog.lookup import usable_devices, usable_models
 from specmargin.catalog.prices import KINDS as PRICES
 from specmargin.catalog.prices import law_book
@@ -81,12 +83,14 @@ def _model(architecture: Architecture) -> dict[str, Any]:
 
 
 def _gpu(device: Device) -> dict[str, Any]:
+    hour = gpu_hour(device.name)
     return {
         "name": device.name,
         "title": device.title,
         "gigabytes": round(device.memory_bytes / 1e9),
         "measured": law_book(device) is not None,
         "engines": engines_of(device),
+        "gpu_hour": None if hour is None else asdict(hour),
     }
 
 
@@ -94,7 +98,7 @@ def marked_row(view: View) -> dict[str, Any]:
     """The plan at the marked batch, with the keys of its rows, and the model's limits for the controls."""
     scenario, (row, sure) = view.scenario, view.row_and_range
     architecture = scenario.architecture
-    return row_values(row, view.request.gpu_hour_price) | {
+    return row_values(row, view.answer.gpu_hour_price) | {
         "speedup_low": sure.low,
         "speedup_high": sure.high,
         "check": check_json(view.answer, row, sure),

@@ -12,7 +12,7 @@ import json
 import math
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -24,6 +24,7 @@ from specmargin.catalog.accuracy import price_errors
 from specmargin.catalog.drafter_titles import drafter_titles
 from specmargin.catalog.drafters import DraftChoice
 from specmargin.catalog.engine_support import engines_of
+from specmargin.catalog.gpu_hours import gpu_hour
 from specmargin.catalog.lookup import find_device
 from specmargin.decisions.certainty import InputRange, acceptance_range, borrowed_routing, prices_range, routing_range
 from specmargin.decisions.payoff import SEARCHED_CONTEXTS
@@ -238,8 +239,8 @@ class Grids:
         return _input(routing_range(scenario, 0.0 if borrowed_routing(scenario) else None))
 
     def _plan(self) -> dict[str, Any]:
-        """The part of `plan --json` that no control changes."""
-        scenario = self.pricer.scenario
+        """The part of `plan --json` that no control changes, and the list price, which one replaces."""
+        scenario, hour = self.pricer.scenario, gpu_hour(self.cell.gpu)
         return {
             "model": self.cell.model,
             "gpu": self.cell.gpu,
@@ -251,6 +252,7 @@ class Grids:
             "kv_cache": scenario.kv_precision.name,
             "routing": scenario.routing.name if scenario.architecture.is_moe else None,
             "config_supported": True,
+            "gpu_hour": None if hour is None else asdict(hour),
         }
 
     def _warnings(self) -> list[list[str]]:

@@ -12,6 +12,7 @@ from specmargin.architecture.types import Architecture
 from specmargin.catalog.accuracy import price_errors
 from specmargin.catalog.drafters import DraftChoice
 from specmargin.catalog.engine_support import fp8_warning
+from specmargin.catalog.gpu_hours import GpuHour, gpu_hour
 from specmargin.catalog.tokenizers import same_tokenizer
 from specmargin.decisions.advice import Advice, Judgement, judge
 from specmargin.decisions.certainty import SpeedupRange, speedup_ranges
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 
 MAX_NUM_SEQS = 512  # a usual limit of engines: schedules reach at least as far
 DEFAULT_BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+USUAL_BATCH = 32  # machines are compared and costs quoted at this batch, or at the largest below it that fits
 _DRAFTING = (Advice.SPECULATE, Advice.UP_TO_BATCH, Advice.UNCERTAIN)  # of which a load decides
 
 
@@ -96,12 +98,16 @@ class DrafterPlan:
     refused: tuple[PlanRow, SpeedupRange] | None = None  # where nothing is drafted: the best draft, and how sure it is
 
     @property
-    def gpu_hour_price(self) -> float | None:
-        """Of this machine's GPUs."""
+    def gpu_hour(self) -> GpuHour | None:
+        """Of this machine's GPUs: as given, else the catalog's list price."""
         price = self.request.gpu_hour_price
         if isinstance(price, dict):
             raise ScenarioError("a plan of one machine has one price per GPU-hour")
-        return price
+        return gpu_hour(self.plan.scenario.device.name, price)
+
+    @property
+    def gpu_hour_price(self) -> float | None:
+        return None if self.gpu_hour is None else self.gpu_hour.usd
 
     @property
     def routing_effect(self) -> RoutingEffect | None:
@@ -167,6 +173,12 @@ class DrafterPlan:
         if self.service is not None:
             drafting, plain = (side.tpot_seconds or 0.0 for side in (self.service.speculating, self.service.plain))
         return Target(seconds=self.request.tpot_slo * 1e-3, tpot_seconds=drafting, no_spec_tpot_seconds=plain)
+
+    @property
+    def usual_row(self) -> PlanRow:
+        """At which costs are quoted: the largest row that fits up to a usual batch."""
+        usual = [row for row in self.plan.rows if row.fits and row.batch <= USUAL_BATCH]
+        return usual[-1] if usual else self.headline_row
 
     @property
     def mean_speedup(self) -> float:

@@ -63,7 +63,9 @@ TpotField = Annotated[
     LOAD.as_("MS"),
 ]
 GpuHourField = Annotated[
-    float | None, Field(ge=0, lt=1e9, description="US dollars per GPU-hour, to show costs."), QUESTION.as_("PRICE")
+    float | None,
+    Field(ge=0, lt=1e9, description="US dollars per GPU-hour, to show costs."),
+    QUESTION.as_("PRICE", "a cloud's list price"),
 ]
 
 
@@ -181,7 +183,7 @@ class PlanRequest(ScenarioRequest):
         float | dict[str, float] | None,
         BeforeValidator(parse_prices),
         Field(description="US dollars per GPU-hour, to show costs: 2.5, or one per GPU: h100=2.5,h200=3.5."),
-        QUESTION.as_("PRICE"),
+        QUESTION.as_("PRICE", "a cloud's list price"),
     ] = None
 
     @model_validator(mode="after")

@@ -9,12 +9,19 @@ from typing import TYPE_CHECKING, Any
 
 from specmargin.answers.blocks import GAP, Block, Table, bold, dim, left, right
 from specmargin.answers.layouts import layout_text
+from specmargin.catalog.gpu_hours import GpuHour, gpu_hour
 from specmargin.catalog.lookup import find_device
 from specmargin.decisions.advice import Advice
 from specmargin.decisions.scenario import Scenario
 from specmargin.errors import InputError, ScenarioError
 from specmargin.verbs.plan.depth_grid import grid_blocks
-from specmargin.verbs.plan.drafter_plan import DEFAULT_BATCHES, DrafterPlan, drafter_plans, row_and_range
+from specmargin.verbs.plan.drafter_plan import (
+    DEFAULT_BATCHES,
+    USUAL_BATCH,
+    DrafterPlan,
+    drafter_plans,
+    row_and_range,
+)
 from specmargin.verbs.plan.machines import machine_name
 from specmargin.verbs.plan.request_schema import PlanRequest
 from specmargin.verbs.plan.text import plan_blocks
@@ -23,7 +30,6 @@ from specmargin.verbs.plan.values import plan_values
 if TYPE_CHECKING:
     from specmargin.show.figures.figure import Chart
 
-_USUAL_BATCH = 32  # compared at this batch, or at the largest below it that fits on every machine
 _HOUR_SECONDS = 3600.0
 
 
@@ -49,6 +55,8 @@ class MachineRow:
     no_spec_tokens_per_second_per_gpu: float | None = None
     tpot_seconds: float | None = None
     no_spec_tpot_seconds: float | None = None
+    gpu_hour_price: float | None = None
+    gpu_hour_price_assumed: bool | None = None  # a list price: it shows costs, and decides nothing
     cost_per_million_tokens: float | None = None
     no_spec_cost_per_million_tokens: float | None = None
 
@@ -111,7 +119,7 @@ class Machines:
 
     @property
     def preferred(self) -> Machine:
-        """The cheapest where every price is known, else the fastest per GPU."""
+        """The cheapest where every price was given, else the fastest per GPU."""
         name = _best(self.rows).machine
         return next(each for each in self.planned if each.name == name)
 
@@ -175,15 +183,19 @@ def _batches(request: PlanRequest, planned: Sequence[Machine]) -> tuple[int, ...
     if request.batch is not None:
         return request.batch
     room = min(each.ranked[0].plan.no_spec_largest_batch for each in planned if each.ranked)
-    return (max((batch for batch in DEFAULT_BATCHES if batch <= min(room, _USUAL_BATCH)), default=1),)
+    return (max((batch for batch in DEFAULT_BATCHES if batch <= min(room, USUAL_BATCH)), default=1),)
 
 
 def _best(rows: Sequence[MachineRow]) -> MachineRow:
-    """The cheapest where every price is known, else the fastest per GPU."""
+    """The cheapest where every price was given, else the fastest per GPU."""
     served = [row for row in rows if row.speedup is not None]
-    if all(row.best_cost is not None for row in served):
+    if _all_given(served):
         return min(served, key=lambda row: row.best_cost or 0.0)
     return max(served, key=lambda row: row.best_speed)
+
+
+def _all_given(rows: Sequence[MachineRow]) -> bool:
+    return all(row.best_cost is not None and not row.gpu_hour_price_assumed for row in rows if row.speedup is not None)
 
 
 def _decoded(of: DrafterPlan, batch: int) -> dict[str, Any]:
@@ -202,7 +214,7 @@ def _decoded(of: DrafterPlan, batch: int) -> dict[str, Any]:
         "no_spec_tokens_per_second_per_gpu": row.no_spec_tokens_per_second / gpus,
         "tpot_seconds": row.tpot_seconds,
         "no_spec_tpot_seconds": row.no_spec_tpot_seconds,
-        **_costs(of.gpu_hour_price, row.goodput_tokens_per_second / gpus, row.no_spec_tokens_per_second / gpus),
+        **_costs(of.gpu_hour, row.goodput_tokens_per_second / gpus, row.no_spec_tokens_per_second / gpus),
     }
 
 
@@ -224,16 +236,18 @@ def _served(of: DrafterPlan) -> dict[str, Any]:
         "no_spec_tokens_per_second_per_gpu": speeds[1],
         "tpot_seconds": speculating.tpot_seconds,
         "no_spec_tpot_seconds": plain.tpot_seconds,
-        **_costs(of.gpu_hour_price, *speeds),
+        **_costs(of.gpu_hour, *speeds),
     }
 
 
-def _costs(price: float | None, speed: float, no_spec_speed: float) -> dict[str, float]:
+def _costs(hour: GpuHour | None, speed: float, no_spec_speed: float) -> dict[str, float]:
     """Per million tokens, from tokens per second and GPU."""
-    if price is None:
+    if hour is None:
         return {}
-    per_token_rate = price * 1e6 / _HOUR_SECONDS
+    per_token_rate = hour.usd * 1e6 / _HOUR_SECONDS
     return {
+        "gpu_hour_price": hour.usd,
+        "gpu_hour_price_assumed": hour.assumed,
         "cost_per_million_tokens": per_token_rate / speed,
         "no_spec_cost_per_million_tokens": per_token_rate / no_spec_speed,
     }
@@ -244,7 +258,7 @@ def _costs(price: float | None, speed: float, no_spec_speed: float) -> dict[str,
 
 def _sentences(rows: Sequence[MachineRow]) -> Iterator[str]:
     best = _best(rows)
-    if best.best_cost is None:
+    if best.best_cost is None or not _all_given(rows):
         yield f"Fastest per GPU: {best.machine}, {best.best_speed:,.0f} tokens/s {_how(best)}."
     else:
         yield f"Cheapest: {best.machine}, ${best.best_cost:.3f} per million tokens {_how(best)}."
@@ -310,11 +324,21 @@ def _table(rows: Sequence[MachineRow], scenario: Scenario) -> Iterator[Block]:
         rows=[_cells(row, priced=priced, several=several) for row in rows],
         dim=frozenset(index for index, row in enumerate(rows) if not row.fits),
     )
+    yield from _assumed_prices(rows)
     yield from _engines(rows)
     for row in rows:
         if row.note is not None:
             at = "" if row.batch is None else f" at batch {row.batch:,.0f} (parentheses)"
             yield dim(f"{row.machine}{at}: {row.note}")
+
+
+def _assumed_prices(rows: Sequence[MachineRow]) -> Iterator[Block]:
+    names = dict.fromkeys(row.gpu for row in rows if row.gpu_hour_price_assumed)
+    listed = [(name, hour) for name in names if (hour := gpu_hour(name)) is not None]
+    if listed:
+        texts = (f"{name} {hour.usd:g} ({hour.source} {hour.month})" for name, hour in listed)
+        yield dim(f"assumed $ per GPU-hour: {', '.join(texts)}")
+        yield dim("with your prices (--gpu-hour-price) the verdict names the cheapest")
 
 
 def _engines(rows: Sequence[MachineRow]) -> Iterator[Block]:

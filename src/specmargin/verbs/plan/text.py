@@ -33,7 +33,8 @@ def plan_blocks(ranked: Sequence[DrafterPlan], compared: Compared | None, *, exp
     yield from _loaded(best)
     if len(ranked) > 1:
         yield from _ranking(ranked)
-    yield from _rows(best.plan, best.gpu_hour_price)
+    yield from _rows(best.plan, _given_price(best))
+    yield from _assumed_costs(best)
     if best.warnings:
         yield from warned(best.warnings)
     yield GAP
@@ -100,6 +101,28 @@ def _costs(row: PlanRow, price: float) -> list[str]:
     return [f"{cost:.3f}", f"{cost * row.speedup:.3f}"]
 
 
+def _given_price(best: DrafterPlan) -> float | None:
+    """Columns of dollars are for a price that the user gave."""
+    return None if best.gpu_hour is None or best.gpu_hour.assumed else best.gpu_hour.usd
+
+
+def _assumed_costs(best: DrafterPlan) -> Iterator[Line]:
+    """At a list price, one line: what a million tokens cost at a usual batch, or of the service."""
+    price, service = best.gpu_hour, best.service
+    if price is None or not price.assumed:
+        return
+    if service is not None:
+        sides = service.speculating, service.plain
+        cost, plain = (service.cost_per_million_tokens(side, price.usd) for side in sides)
+        at = "under this load"
+    else:
+        row = best.usual_row
+        cost = row.gpu_hours_per_million_tokens * price.usd
+        plain, at = cost * row.speedup, f"at batch {row.batch:,}"
+    assumed = f"assumed ${price.usd:g}/GPU-h ({price.source} {price.month})"
+    yield dim(f"$/Mtok {at}: {cost:.3f}, plain {plain:.3f}; {assumed}")
+
+
 def _better(row: PlanRow) -> str:
     """Another depth that is faster by more than `--min-gain`."""
     if row.better_depth is None:
@@ -159,7 +182,7 @@ def _contexts(best: DrafterPlan) -> Iterator[Block]:
 def _loaded(best: DrafterPlan) -> Iterator[Block]:
     if best.service is not None:
         assumed = "range_ratio" not in best.request.model_fields_set
-        yield from _service(best.service, best.gpu_hour_price, range_assumed=assumed)
+        yield from _service(best.service, _given_price(best), range_assumed=assumed)
         if best.target is not None:
             yield Line(_target(best.target))
             yield dim("largest rate that meets it: simulate --find qps (--explain has the command)")

@@ -41,6 +41,7 @@ def plan_values(answers: Sequence[DrafterPlan]) -> dict[str, Any]:
         "routing": scenario.routing.name if scenario.architecture.is_moe else None,
         "routing_effect": None if effect is None else [asdict(row) for row in effect.rows],
         "early_stop": _early_stop_values(plan),
+        "gpu_hour": None if best.gpu_hour is None else asdict(best.gpu_hour),
         "rows": [
             row_values(row, price) | {"speedup_low": sure.low, "speedup_high": sure.high}
             for row, sure in zip(plan.rows, best.ranges, strict=True)

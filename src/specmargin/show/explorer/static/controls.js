@@ -32,6 +32,7 @@ export function show(state, catalog, markedRow) {
   for (const name of ["weights", "kv_cache"]) {
     fill(named(name), one([["", "default"], ...withValue(plain(catalog[name] ?? []), state[name])]), state[name] ?? "");
   }
+  named("gpu_hour_price").placeholder = catalog.gpus.find((gpu) => gpu.name === state.gpu)?.gpu_hour?.usd ?? "";
   for (const name of TYPED) if (document.activeElement !== named(name)) named(name).value = state[name] ?? "";
   showAcceptance(state, catalog, markedRow);
   showRouting(state, catalog, markedRow);

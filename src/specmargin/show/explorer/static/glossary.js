@@ -23,7 +23,7 @@ export const TERMS = {
   "range-ratio": "Lengths of requests vary by this fraction around input and output tokens, as with vLLM's --random-range-ratio: 0.5 is ±50%. With 0 all are equal, and requests stay in step without speculation.",
   "tpot": "Time per output token of one request after the first token (TPOT), as seen by its user.",
   "ttft": "Time to first token: queueing and prefill of the prompt.",
-  "gpu-hour": "US dollars per GPU-hour; used for the cost of a million output tokens.",
+  "gpu-hour": "US dollars per GPU-hour, for the cost of a million output tokens. Empty: a list price of a public cloud, where one is known.",
   "prices": "Where step times come from: measured kernels (tables, or laws fitted to them), laws scaled from the nearest measured GPU, or the datasheet.",
   "memory-utilization": "Fraction of GPU memory that the engine may use for weights and KV cache.",
   "routing": "How positions choose experts. Neighbouring positions share experts, so a draft reads fewer experts than independent tokens.",

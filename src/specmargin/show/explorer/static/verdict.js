@@ -70,7 +70,7 @@ function tiles(plan, here) {
     list.push(["ms/token", milliseconds(here.tpot_seconds), `${milliseconds(here.no_spec_tpot_seconds)} without`]);
   }
   const cost = costs(plan, here);
-  if (cost) list.push(["$/M tokens", dollars(cost.drafting), cost.drafting <= cost.plain ? `saves ${dollars(cost.plain - cost.drafting)} of ${dollars(cost.plain)}` : `${dollars(cost.drafting - cost.plain)} more than without`]);
+  if (cost) list.push(["$/M tokens", dollars(cost.drafting), cost.drafting <= cost.plain ? `saves ${dollars(cost.plain - cost.drafting)} of ${dollars(cost.plain)}` : `${dollars(cost.drafting - cost.plain)} more than without`].concat(plan.gpu_hour.assumed ? `at $${plan.gpu_hour.usd} per GPU-hour (assumed: ${plan.gpu_hour.source} ${plan.gpu_hour.month})` : []));
   list.push(["break-even", here.break_even_acceptance?.toFixed(2) ?? "never",
     here.break_even_accept_length === null ? "per-token acceptance" : `per token; accept length ${here.break_even_accept_length.toFixed(2)}`]);
   if (here.next_token) list.push(["one more token", more(here.next_token), `tokens/s; its survival is ${here.next_token.survival.toFixed(2)}`]);
@@ -93,8 +93,8 @@ const NAMES = { tpot: "TPOT", ttft: "TTFT" };
 export const gainTerm = (plan) => (plan.service && plan.service.qps !== null ? "speed-up at a rate" : "speed-up");
 
 function showTiles(plan, here) {
-  byId("numbers").replaceChildren(...tiles(plan, here).map(([name, value, small]) =>
-    element("div", { "data-tile": name }, element("dt", {}, term(name === "speed-up" ? gainTerm(plan) : name, NAMES[name] ?? name)), element("dd", {}, String(value), small ? element("small", {}, small) : null))));
+  byId("numbers").replaceChildren(...tiles(plan, here).map(([name, value, ...small]) =>
+    element("div", { "data-tile": name }, element("dt", {}, term(name === "speed-up" ? gainTerm(plan) : name, NAMES[name] ?? name)), element("dd", {}, String(value), ...small.filter(Boolean).map((text) => element("small", {}, text))))));
 }
 
 function showFlags(plan, { says, flags, why, canCopy }) {

@@ -55,11 +55,12 @@ export function makePlan(slice, site, state) {
   const shown = [...new Set([...batches, state.batch])].sort((a, b) => a - b); // the batch asked about has a row
   const setting = settingOf(prices, drafter.format, batches, limits);
   const { schedule } = setting, configured = maxDepth(schedule) > 0, fits = configured ? prices.fits(maxDepth(schedule)) : plainFits;
-  const view = { cell, slice, state, drafter, prices, schedule, configured, fits, limits };
+  const hour = state.price === null ? cell.plan.gpu_hour : { usd: state.price, assumed: false, source: null, month: null };
+  const view = { cell, slice, state, drafter, prices, schedule, configured, fits, limits, hour };
   const rows = shown.map((batch) => rowAt(view, batch)), asked = rows.find((each) => each.batch === state.batch);
   const horizon = Math.min(Math.max(fits, 1), limits.horizon), gains = outcome(view, horizon);
   const plan = {
-    ...cell.plan, drafter: drafter.name, context: state.context, sources: sourcesOf(drafter, state), warnings: cell.warnings[rows[0].depth], rows,
+    ...cell.plan, gpu_hour: hour, drafter: drafter.name, context: state.context, sources: sourcesOf(drafter, state), warnings: cell.warnings[rows[0].depth], rows,
     pays_at_batches: where(gains, (gain) => gain > 1), loses_at_batches: where(gains, (gain) => gain < 1),
     stops_at_context: stopsAtContext(view), switch_acceptance: switchAcceptance(prices, shown[0]),
     largest_batch: fits, no_spec_largest_batch: plainFits,
@@ -160,8 +161,9 @@ function rowAt(view, batch, depth = depthAt(view.schedule, batch)) {
     break_even_acceptance: alpha, break_even_accept_length: alpha === null ? null : Math.max(ratio, 1), break_even_depth: even,
     gpu_hours_per_million_tokens: hours, fits: batch <= fits,
   };
-  if (state.price === null) return row;
-  return { ...row, cost_per_million_tokens: hours * state.price, no_spec_cost_per_million_tokens: hours * state.price * speedup, currency: "USD" };
+  if (view.hour === null) return row;
+  const cost = hours * view.hour.usd;
+  return { ...row, cost_per_million_tokens: cost, no_spec_cost_per_million_tokens: cost * speedup, currency: "USD" };
 }
 
 // Where nothing is drafted: the draft that comes nearest to a gain, or would gain at one batch alone.
