@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 
 LIVE ?= .venv-live
 
-.PHONY: plan prepare fetched test test-fast test-matrix test-live bench-live check bench golden map api schemas readme releases docs release sizes screenshots lab clean clean-compiled
+.PHONY: plan prepare fetched test test-fast test-matrix test-live bench-live check bench golden front map api schemas readme releases docs release sizes screenshots lab clean clean-compiled
 
 plan: $(VENV)/.installed
 	$(BIN)/specmargin plan qwen3.6-35b-a3b --gpu h200 --engine vllm --drafter mtp --prices laws
@@ -66,6 +66,10 @@ bench: $(VENV)/.installed-dev
 # Records prices, decisions and public names again and prints what moved: see tests/golden/README.md.
 golden: $(VENV)/.installed-dev
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m tests.golden
+
+# The cells of the page's front table: after a change of prices, acceptance or plans. About fifteen minutes on two cores.
+front: $(VENV)/.installed-dev
+	$(BIN)/python scripts/update_front.py
 
 # The list of modules in docs/map.md, from their docstrings.
 map:

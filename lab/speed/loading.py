@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 KILOBITS, ROUND_TRIP_MS = 400, 400
 PHONE, DESKTOP = (400, 800), (1280, 900)
 MODEL = "qwen3.6-35b-a3b"
-#: Of the site: its front page, a page at its defaults, and a link to a state between the grid's contexts.
-SITE_PATHS = {"front page": "", "defaults": f"{MODEL}/", "a link": f"{MODEL}/?batch=40&context=3000&acceptance=0.7"}
+#: Of the site: its page without a model, a page at its defaults, and a link to a state between the grid's contexts.
+SITE_PATHS = {"no model": "explore/", "defaults": f"{MODEL}/", "a link": f"{MODEL}/?batch=40&context=3000&acceptance=0.7"}
 #: When the answer was there, and shifts of the layout that no click or key caused.
 WATCH = """
 window.shifts = [];

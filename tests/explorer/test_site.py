@@ -98,7 +98,7 @@ def visit(browser: Browser, served: str) -> Iterator[Open]:
         page.on("console", lambda said: faults.append(said.text) if said.type in ("error", "warning") else None)
         page.on("request", lambda asked: None if asked.url.startswith((served, "data:")) else faults.append(asked.url))
         page.on("response", lambda got: None if got.status < 400 else faults.append(f"{got.status} {got.url}"))
-        page.goto(f"{served}{path}")
+        page.goto(f"{served}{path if path[:1] not in ('', '?') else 'explore/' + path}")
         return page
 
     yield opened
@@ -315,7 +315,7 @@ def test_little_is_loaded_before_the_answer(browser: Browser, served: str) -> No
     """Charts and their library come after it."""
     page = browser.new_page()
     page.add_init_script(_ANSWERED)
-    page.goto(served)
+    page.goto(f"{served}explore/")
     answered(page)
     page.locator("#figure-overlay-speedup").scroll_into_view_if_needed()
     page.wait_for_selector("#figure-overlay-speedup svg .mark-line path")
@@ -393,13 +393,13 @@ def test_controls_outside_the_grid_are_gone(visit: Open) -> None:
 def test_what_the_site_lacks_is_refused_in_one_sentence(visit: Open, served: str) -> None:
     page = visit("?gpu=b200")  # not built for the first model
     page.wait_for_selector("#fixes button")
-    assert "too large for b200" in page.inner_text("#error") and page.url == f"{served}?gpu=b200"
+    assert "too large for b200" in page.inner_text("#error") and page.url == f"{served}explore/?gpu=b200"
     assert page.inner_text("#line") == "No answer for qwen3.6-35b-a3b on b200" and not page.is_visible("#verdict")
     page.click("#fixes button:has-text('H200')")
     answered(page)
     page.go_back()
     page.wait_for_selector("#line:has-text('No answer')")
-    assert page.url == f"{served}?gpu=b200"
+    assert page.url == f"{served}explore/?gpu=b200"
     typo = answered(visit("?acceptance=much&engine=vlm"))
     typo.wait_for_selector("#notices:not([hidden])")
     assert "vlm" in typo.inner_text("#notices")

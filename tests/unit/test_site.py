@@ -20,6 +20,7 @@ from specmargin.decisions.certainty import step_inputs
 from specmargin.errors import InputError
 from specmargin.formats import ENGINES
 from specmargin.show.explorer.card import Card, CardRow, card_svg
+from specmargin.show.explorer.fewest import enough_gpus
 from specmargin.show.site import build, grids
 from specmargin.show.site.templates import command_templates, templates
 from tests.cell_files import unpacked
@@ -78,13 +79,13 @@ def test_the_header_holds_memory_and_where_it_stops_paying() -> None:
 
 
 def test_a_large_model_gets_the_gpus_it_needs() -> None:
-    assert grids.enough_gpus("qwen3-8b", "h200", "eagle") == 1
-    assert grids.enough_gpus("deepseek-v3", "h200", "mtp") >= 8
+    assert enough_gpus("qwen3-8b", "h200", "eagle") == 1
+    assert enough_gpus("deepseek-v3", "h200", "mtp") >= 8
 
 
 def test_what_fits_nowhere_is_refused_with_the_reason() -> None:
     with pytest.raises(InputError, match="fits on no number of a10 GPUs that has a price"):
-        grids.enough_gpus("qwen3.8-2.4t-a95b", "a10", "mtp")
+        enough_gpus("qwen3.8-2.4t-a95b", "a10", "mtp")
 
 
 # --- flags ---

@@ -197,6 +197,10 @@ def _pages(app: FastAPI, uploads: Uploads) -> None:
         body = "\n".join(report.answer(view_of(query, uploads), heading="h1"))
         return _html(text.substitute(answer=body, query=html.escape(request.url.query)))
 
+    @app.get("/table", include_in_schema=False)
+    def front(engine: str = "vllm", drafter: str = "own") -> Response:
+        return Response(_front_page(engine, drafter), media_type="text/html; charset=utf-8")
+
     @app.get("/story", include_in_schema=False)
     def story_page() -> Response:
         return page("story.html")
@@ -219,6 +223,13 @@ def _pages(app: FastAPI, uploads: Uploads) -> None:
     @app.get("/favicon.ico", include_in_schema=False)
     def icon() -> Response:
         return page("icon.svg")
+
+
+@lru_cache(maxsize=8)
+def _front_page(engine: str, drafter: str) -> str:
+    from specmargin.show.explorer.front_page import bundled_page  # noqa: PLC0415
+
+    return bundled_page(engine, drafter)
 
 
 @lru_cache(maxsize=1)

@@ -8,10 +8,11 @@ import multiprocessing
 import os
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from shutil import rmtree
 from threading import Thread
+from typing import Any
 
 from specmargin._version import __version__
 from specmargin.catalog.drafters import default_kind
@@ -20,7 +21,10 @@ from specmargin.errors import CatalogError, InputError, nearest_names
 from specmargin.files import write_bytes
 from specmargin.formats import ENGINES, find_engine
 from specmargin.prices.kernels import store
-from specmargin.show.site.grids import FORMAT, Cell, cell_files, enough_gpus
+from specmargin.show.explorer.fewest import enough_gpus
+from specmargin.show.explorer.front import front_cell
+from specmargin.show.site.grids import DEPTH, FORMAT, Cell, cell_files
+from specmargin.verbs.plan.request_schema import PlanRequest
 
 DRAFTERS = ("mtp", "eagle", "dflash", "ngram")  # those whose settings the page can write
 FINISHED = Path("data") / "cells.jsonl"
@@ -48,6 +52,7 @@ class BuiltCell:
     gpus: int = 0
     path: str | None = None
     refused: str | None = None
+    front: dict[str, Any] = field(default_factory=dict)  # its part of the front table, by drafter
 
     @property
     def place(self) -> str:
@@ -107,7 +112,12 @@ def build_cell(wanted: Wanted, folder: Path) -> BuiltCell:
     except InputError as error:
         rmtree(folder / name)
         return BuiltCell(key=key, model=model, gpu=gpu, engine=engine, refused=str(error))
-    return BuiltCell(key=key, model=model, gpu=gpu, engine=engine, gpus=gpus, path=f"{name}.json")
+    asked = (
+        PlanRequest(model=model, gpu=gpu, gpus=gpus, engine=engine, drafter=drafter, depth=DEPTH)
+        for drafter in drafters
+    )
+    front = {request.drafter or "": front_cell(request).values() for request in asked}
+    return BuiltCell(key=key, model=model, gpu=gpu, engine=engine, gpus=gpus, path=f"{name}.json", front=front)
 
 
 def finished(folder: Path) -> dict[str, BuiltCell]:

@@ -13,7 +13,7 @@ import math
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -23,9 +23,7 @@ from specmargin.answers.scenarios import scenario_of
 from specmargin.catalog.accuracy import price_errors
 from specmargin.catalog.drafter_titles import drafter_titles
 from specmargin.catalog.drafters import DraftChoice
-from specmargin.catalog.engine_support import engines_of
 from specmargin.catalog.gpu_hours import gpu_hour
-from specmargin.catalog.lookup import find_device
 from specmargin.decisions.certainty import InputRange, acceptance_range, borrowed_routing, prices_range, routing_range
 from specmargin.decisions.payoff import SEARCHED_CONTEXTS
 from specmargin.decisions.plan import HORIZON
@@ -35,21 +33,18 @@ from specmargin.decisions.schedule import ONE_BY_ONE, spread
 from specmargin.decisions.setting import Setting
 from specmargin.decisions.unknowns import price_unknowns
 from specmargin.decisions.warnings import price_warnings
-from specmargin.errors import InputError, ParallelismError
 from specmargin.formats import find_engine
 from specmargin.show.site.templates import command_templates, templates
 from specmargin.step import FloatArray, Step
 
 FORMAT = 7  # of the files; part of the key by which a build recognises its finished cells
 DEPTH = 8
-GPU_COUNTS = (1, 2, 4, 8, 16, 32)
 CONTEXTS = tuple(round(512 * 2 ** (half / 2)) for half in range(17))  # the steps of the page's slider, to 131,072
 QUANTUM = 3e-6  # of logarithms and shares
 _SAMPLED = np.array([1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 1024, 2048, 4096, 8192.0])
 _LOOKED_AT = spread(HORIZON).astype(np.float64)
 #: Those that schedules look at; beyond 512 also one between any two of them.
 _BATCHES = np.union1d(_LOOKED_AT, ((_LOOKED_AT[1:] + _LOOKED_AT[:-1]) / 2.0).round())
-_ROOM = (32, 4096)  # sequences, and tokens of each, for which GPUs are counted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,29 +63,6 @@ class Cell:
         )
         choice, scenario = scenario_of(request)
         return choice, Pricer(scenario)
-
-
-@lru_cache(maxsize=64)  # engines ask one after the other
-def enough_gpus(model: str, gpu: str, drafter: str) -> int:
-    """The fewest GPUs with room for a small service; else the fewest that hold the weights at all."""
-    sequences, tokens = _ROOM
-    holding: int | None = None
-    engine = engines_of(find_device(gpu))[0]
-    for gpus in GPU_COUNTS:
-        try:
-            _, pricer = Cell(model=model, gpu=gpu, gpus=gpus, engine=engine, drafters=()).pricer(drafter)
-            longest = pricer.scenario.architecture.max_context or tokens
-            room = pricer.with_context(float(min(tokens, longest))).largest_batch(DEPTH)
-            pricer.grid([1], 0)  # a layout may have no price: no network between nodes
-        except InputError:
-            continue
-        if room >= sequences:
-            return gpus
-        holding = holding or (gpus if room else None)
-    if holding is None:
-        counts = f"{GPU_COUNTS[0]} to {GPU_COUNTS[-1]}"
-        raise ParallelismError(f"{model} fits on no number of {gpu} GPUs that has a price ({counts} were tried)")
-    return holding
 
 
 def cell_files(cell: Cell) -> Iterator[tuple[str, bytes]]:

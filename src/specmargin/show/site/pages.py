@@ -31,6 +31,7 @@ from specmargin.show.figures import curve, overlay
 from specmargin.show.site.build import BuiltCell, Selection, drafters_of
 from specmargin.show.site.bundle import bundle, inlined, modules_of, without_modules
 from specmargin.show.site.figures import FIGURES, structures
+from specmargin.show.site.front import front_pages
 from specmargin.show.site.grids import DEPTH
 from specmargin.verbs.plan import plan
 from specmargin.verbs.plan.drafter_plan import DEFAULT_BATCHES, MAX_NUM_SEQS
@@ -81,9 +82,12 @@ def write_pages(folder: Path, selection: Selection, outcomes: Sequence[BuiltCell
         _write(folder / model / "index.html", _page(page, model, title, text, model, url))
         if model == models[0]:
             text = f"{len(models)} models on {len(selection.gpus)} kinds of GPUs: speed-ups, depths and flags."
-            _write(folder / "index.html", _page(page, "", _TITLE, text, model, url))
+            _write(folder / "explore" / "index.html", _page(page, "explore", _TITLE, text, model, url))
             _write(folder / "embed" / "index.html", _page(framed(page), "embed", _TITLE, text, model, url))
             _write_story(folder, best, url)
+    for path, page in front_pages(selection, models, outcomes):
+        text = f"{len(models)} models on {len(selection.gpus)} kinds of GPUs: speed-ups by batch, and where they end."
+        _write(folder / path / "index.html", _page(page, path, _TITLE, text, models[0], url))
 
 
 def _card(cell: BuiltCell, drafter: str) -> Card:
@@ -235,8 +239,9 @@ def fields_script(selection: Selection, models: Sequence[str]) -> str:
 
 def _page(page: str, path: str, title: str, text: str, model: str, url: str | None) -> bytes:
     """The explorer's page in the folder `path` of the site, with its preview card."""
-    root = "../" if path else "./"
+    root = "../" * len(path.split("/")) if path else "./"
     image = f"{url.rstrip('/')}/cards/{model}.png" if url else f"{root}cards/{model}.png"
+    page = page.replace('<a href="./"', '<a href="explore/"').replace('<a href="table"', '<a href="./"')
     own = None if url is None else f"{url.rstrip('/')}/{path}/" if path else f"{url.rstrip('/')}/"
     tags = f"{meta_tags(title, text, image, own)}\n{_FROM_DISK}"
     based = without_modules(page, _NOT_HERE).replace("<title>", f'<base href="{root}">\n<title>')
