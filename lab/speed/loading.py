@@ -40,7 +40,11 @@ KILOBITS, ROUND_TRIP_MS = 400, 400
 PHONE, DESKTOP = (400, 800), (1280, 900)
 MODEL = "qwen3.6-35b-a3b"
 #: Of the site: its page without a model, a page at its defaults, and a link to a state between the grid's contexts.
-SITE_PATHS = {"no model": "explore/", "defaults": f"{MODEL}/", "a link": f"{MODEL}/?batch=40&context=3000&acceptance=0.7"}
+SITE_PATHS = {
+    "no model": "explore/",
+    "defaults": f"{MODEL}/",
+    "a link": f"{MODEL}/?batch=40&context=3000&acceptance=0.7",
+}
 #: When the answer was there, and shifts of the layout that no click or key caused.
 WATCH = """
 window.shifts = [];
