@@ -162,8 +162,8 @@ def test_downloads(client: httpx.Client, ending: str) -> None:
 @pytest.mark.parametrize(
     ("query", "said"),
     [
-        ({"model": "/etc/passwd"}, "not a bundled model"),
-        ({"model": "../../secret.json"}, "not a bundled model"),
+        ({"model": "/etc/passwd"}, "neither a bundled model nor"),
+        ({"model": "../../secret.json"}, "neither a bundled model nor"),
         ({"gpu": "/tmp/mine.toml"}, "not a bundled GPU"),
         ({"gpu": "h20O"}, "nearest: h20"),
         ({"drafter": "eagle:/etc/passwd"}, "not understood"),
