@@ -2,19 +2,23 @@
 
 Llama-3-70B on an H100-class device, Poisson 5/s, lognormal lengths (ln-mean 6.9 and 5.3, sd 0.7 and 0.8): the peer's
 own example. Simulated output tokens per wall second, best of several runs after warm-up. The peer needs Node and npm.
+Then a week of 3 million requests in a process of its own, the errors of both simulators against recorded servers
+(`lab/speed/peers.py`), and the speed of the simulator before `BASE` in turns with this one.
 """
 
 from __future__ import annotations
 
 import json
 import resource
-import shutil
 import subprocess
 import sys
 import time
 from dataclasses import replace
 
 from lab import REFERENCE_BANK, ROOT
+from lab.checkouts import checkout
+from lab.speed.__main__ import CONTESTS, compare
+from lab.speed.peers import peer, report_errors
 from specmargin.acceptance.survival import parse_acceptance
 from specmargin.catalog.drafters import find_drafter
 from specmargin.catalog.lookup import find_device, find_model
@@ -31,23 +35,10 @@ from specmargin.simulator.workload import LognormalLength, Poisson, Workload
 from specmargin.verbs.simulate.request_schema import SimulateRequest, completed
 from specmargin.verbs.simulate.serving import serving_of
 
-PEER = "@doublewordai/inference-lab@0.2.1"
-FOLDER = ROOT / ".benchmarks" / "inference-lab"
+BASE = "f0a75f7c"  # the commit before traffic, windows and prefix caches were simulated
+WEEK_REQUESTS, WEEK_SECONDS, WEEK_BYTES = 3_000_000, 60.0, 4 * 2**30
 KV_BLOCKS = 68_719_476_736 // (2 * 80 * 8 * 128 * 2 * 16)  # the peer's 64 GB of KV, in blocks of 16 tokens
 RUNS = 7
-PEER_SCRIPT = """
-import { readFileSync } from "node:fs";
-import { initSync, run_simulation } from "@doublewordai/inference-lab";
-initSync({ module: readFileSync("node_modules/@doublewordai/inference-lab/inference_lab_bg.wasm") });
-const config = readFileSync(0, "utf8"), runs = Number(process.argv[2]);
-let best = Infinity, tokens = 0;
-for (let i = 0; i < runs; i++) {
-  const start = performance.now(), out = run_simulation(config);
-  best = Math.min(best, (performance.now() - start) / 1e3);
-  tokens = out.distributions.output_lengths.reduce((a, b) => a + b, 0);
-}
-console.log(JSON.stringify({ seconds: best, tokens }));
-"""
 
 
 def peer_config(requests: int) -> str:
@@ -90,34 +81,6 @@ def peer_config(requests: int) -> str:
     )
 
 
-def peer(requests: int, runs: int, timeout: float) -> tuple[float, int] | str:
-    """Seconds and tokens, or the reason why the peer was not measured."""
-    if shutil.which("node") is None or shutil.which("npm") is None:
-        return "node and npm are not installed: the peer is not measured"
-    FOLDER.mkdir(parents=True, exist_ok=True)
-    if not (FOLDER / "node_modules").is_dir():
-        install = ["npm", "install", "--silent", "--no-audit", "--no-fund", PEER]
-        if subprocess.run(install, cwd=FOLDER, check=False, capture_output=True).returncode:
-            return f"npm cannot install {PEER}: the peer is not measured"
-    (FOLDER / "run.mjs").write_text(PEER_SCRIPT)
-    try:
-        process = subprocess.run(
-            ["node", "run.mjs", str(runs)],
-            cwd=FOLDER,
-            input=peer_config(requests),
-            text=True,
-            capture_output=True,
-            timeout=timeout,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        return f"not finished within {timeout:.0f} s"
-    if process.returncode:
-        return "failed: " + (process.stderr.strip().splitlines() or ["no message"])[-1][:100]
-    measured = json.loads(process.stdout)
-    return measured["seconds"], measured["tokens"]
-
-
 def same_workload(requests: int) -> Serving:
     """The peer's workload, shapes and device; memory holds the weights and 64 GB of KV, as the peer assumes."""
     device = replace(find_device("h100-sxm"), memory_bytes=240e9)
@@ -158,19 +121,19 @@ def report_speed() -> float | None:
     seconds, tokens = timed(serving, RUNS)
     speed = tokens / seconds
     print(f"specmargin    400 requests: {tokens:,} tokens in {seconds * 1e3:.1f} ms, {speed / 1e6:.1f} M/s")
-    measured = peer(400, RUNS, 120.0)
+    measured = peer(peer_config(400), RUNS, 120.0)
     if isinstance(measured, str):
         print(f"inference-lab: {measured}")
         return None
-    peer_speed = measured[1] / measured[0]
     print(
-        f"inference-lab 400 requests: {measured[1]:,} tokens in {measured[0] * 1e3:.1f} ms, {peer_speed / 1e6:.2f} M/s"
+        f"inference-lab 400 requests: {measured.tokens:,} tokens in {measured.seconds * 1e3:.1f} ms, "
+        f"{measured.speed / 1e6:.2f} M/s"
     )
-    print(f"ratio: {speed / peer_speed:.1f} times as many simulated tokens per second")
-    large = peer(4000, 1, 60.0)
-    large_text = large if isinstance(large, str) else f"{large[0]:.1f} s, {large[1] / large[0] / 1e6:.2f} M/s"
+    print(f"ratio: {speed / measured.speed:.1f} times as many simulated tokens per second")
+    large = peer(peer_config(4000), 1, 60.0)
+    large_text = large if isinstance(large, str) else f"{large.seconds:.1f} s, {large.speed / 1e6:.2f} M/s"
     print(f"inference-lab 4,000 requests: {large_text}")
-    return speed / peer_speed
+    return speed / measured.speed
 
 
 def report_large() -> None:
@@ -217,6 +180,34 @@ def report_day() -> float:
     return seconds
 
 
+def week() -> None:
+    """In a process of its own: its largest memory is counted."""
+    start = time.process_time()
+    result = simulate(same_workload(WEEK_REQUESTS))
+    result.summary()
+    seconds = time.process_time() - start
+    peak = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    print(json.dumps({"seconds": seconds, "bytes": peak, "tokens": result.committed}))
+
+
+def report_week() -> bool:
+    """Whether a week takes at most a minute of CPU and 4 GiB, its percentiles included; compiled code is cached."""
+    code = "from lab.speed import simulator as s; s.week()"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True, text=True)
+    took = json.loads(done.stdout)
+    seconds, gib = took["seconds"], took["bytes"] / 2**30
+    print(
+        f"a week, {WEEK_REQUESTS:,} requests, {took['tokens']:,} tokens: {seconds:.0f} s of CPU, {gib:.1f} GiB at most"
+    )
+    return bool(seconds <= WEEK_SECONDS and took["bytes"] <= WEEK_BYTES)
+
+
+def report_base() -> None:
+    contest = next(each for each in CONTESTS if each.name == "simulator")
+    for name, (before, now) in compare(contest, checkout(BASE), 3).items():
+        print(f"{name}: {before * 1e9:.1f} ns at {BASE}, {now * 1e9:.1f} ns now, ratio {now / before:.2f}")
+
+
 def _hourly_tpot(result: Result) -> list[float]:
     return [row["tpot_p50"] for row in result.hourly()]
 
@@ -226,12 +217,16 @@ def main() -> int:
     report_large()
     first = report_first_call()
     day = report_day()
+    in_time = report_week()
+    report_errors()
+    report_base()
     missed = [
         name
         for name, bad in (
             ("at least 5 times the peer", ratio is not None and ratio < 5.0),
             ("first call under 3 s", first > 3.0),
             ("a day under a minute", day > 60.0),
+            ("a week under a minute and 4 GiB", not in_time),
         )
         if bad
     ]
