@@ -64,7 +64,8 @@ def explained(slo: Slo) -> str:
     ]
     return (
         "Measured, then predicted over measured less one; times in ms. waiting and decoding: mean requests; goodput: "
-        f"tokens per second of requests with {' and '.join(limits) or 'any latency'}; depths: share of the busy time "
+        f"output tokens of requests that complete in the window with {' and '.join(limits) or 'any latency'}, per "
+        "second, those before the window included; depths: share of the busy time "
         "that is predicted in another draft depth."
     )
 
