@@ -38,6 +38,8 @@ class ScenarioOptions(TypedDict, total=False):
     ep: bool
     pp: int
     redundant_experts: int
+    nodes: int | None
+    fabric: str | None
     weights: str | None
     kv_cache: str | None
     routing: str | None

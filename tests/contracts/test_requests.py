@@ -72,6 +72,8 @@ OTHER: dict[str, dict[str, str]] = {
     "ep": {"parallel": "tp", "ep": ""},
     "pp": {"parallel": "tp", "pp": "2"},
     "redundant_experts": {"redundant_experts": "2"},
+    "nodes": {"nodes": "2"},
+    "fabric": {"nodes": "2", "fabric": "infiniband-ndr"},
     "placement": {"model": "REFERENCE", "drafter": "eagle", "routing": "reference-moe", "placement": "balanced"},
     "weights": {"weights": "fp8"},
     "kv_cache": {"kv_cache": "fp8"},

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 import specmargin
 from specmargin.answers.layouts import layout_of
 from specmargin.answers.request_schema import ScenarioRequest
-from specmargin.catalog.lookup import bundled_model
+from specmargin.catalog.lookup import bundled_model, find_device
+from specmargin.catalog.machines import over_nodes
 from specmargin.errors import InputError, ParallelismError
 from specmargin.formats import ENGINES
 from specmargin.hardware.layout import Layout
 from specmargin.modes import Parallel
 from specmargin.prices import memory
+from specmargin.prices.roofline import collective_seconds
 from specmargin.prices.work import Collective, CollectiveKind, Component, target_work
 from specmargin.routing.profile import UNIFORM, expert_counter
 from specmargin.step import Step
@@ -71,6 +74,49 @@ def test_memory_of_a_rank_by_hand() -> None:
         memory.layer_weight_bytes(layer, EP16) - memory.layer_weight_bytes(layer, Layout.of(tp=2)) + 256 * EXPERT / 2
     )
     assert experts == pytest.approx(16 * EXPERT)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "megabytes", "microseconds"),
+    [(16, 7.57, 173), (16, 14.68, 329), (32, 7.57, 182), (32, 14.68, 350), (64, 7.57, 186), (64, 14.68, 353)],
+)
+def test_infiniband_against_deepep(ranks: int, megabytes: float, microseconds: float) -> None:
+    """DeepEP, README of February 2025, low-latency kernels: 128 tokens × 8 experts, fp8 out and bf16 back."""
+    fabric = over_nodes(find_device("h200"), ranks, None, "infiniband-ndr").fabric
+    exchange = Collective(kind=CollectiveKind.ALL_TO_ALL, ranks=ranks)
+    seconds = collective_seconds(fabric, exchange, np.asarray(megabytes * 1e6))
+    assert float(seconds) == pytest.approx(microseconds * 1e-6, rel=0.05)
+
+
+def test_groups_inside_a_node_keep_its_link() -> None:
+    fabric = over_nodes(find_device("h200"), 16, 4, "infiniband-ndr").fabric
+    assert (fabric.gpus_per_node, fabric.bytes_per_second(4), fabric.bytes_per_second(8)) == (4, 450e9, 43.5e9)
+    assert (fabric.latency_seconds(4), fabric.latency_seconds(8)) == (5e-6, 10e-6)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "nodes", "fabric", "complaint"),
+    [
+        (16, 3, None, "--nodes 3: 16 GPUs do not divide over nodes of up to 8; use --nodes 2"),
+        (16, 1, None, "--nodes 1: 16 GPUs do not divide over nodes of up to 8; use --nodes 2"),
+        (8, None, "infiniband-ndr", "--fabric infiniband-ndr: 8 GPUs are one node of NVIDIA H200 SXM; add --nodes N"),
+        (16, None, "infiniband", "--fabric infiniband: not a network between nodes.*known: infiniband-ndr, efa-400"),
+        (16, None, "instinct", "--fabric instinct: not a network between nodes"),
+    ],
+)
+def test_nodes_and_fabrics_that_are_refused(gpus: int, nodes: int | None, fabric: str | None, complaint: str) -> None:
+    with pytest.raises(InputError, match=complaint):
+        over_nodes(find_device("h200"), gpus, nodes, fabric)
+
+
+def test_a_slower_network_slows_the_step() -> None:
+    options: dict[str, Any] = {"gpu": "h200", "dp": 16, "ep": True, "batch": 64, "prices": "laws"}
+    inside, ndr, efa = (
+        specmargin.price("deepseek-v3", **options, fabric=name).to_dict()
+        for name in (None, "infiniband-ndr", "efa-400")
+    )
+    assert inside["total_seconds"] < ndr["total_seconds"] < efa["total_seconds"]
+    assert "InfiniBand NDR" in ndr["sources"]["collectives"]
 
 
 FLAGS = {

@@ -240,6 +240,16 @@ class ScenarioRequest(Request):
         ),
         MODEL.as_("N"),
     ] = 0
+    nodes: Annotated[
+        int | None,
+        Field(ge=1, le=4096, description="Nodes that the GPUs are in."),
+        MODEL.as_("N", "as few as hold --gpus"),
+    ] = None
+    fabric: Annotated[
+        str | None,
+        Field(min_length=1, description="Network between nodes: infiniband-ndr, efa-400, or your own in fabrics."),
+        MODEL.as_("NAME", "the datasheet's network bandwidth"),
+    ] = None
     placement: Annotated[
         Placement,
         Field(

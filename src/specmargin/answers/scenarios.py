@@ -22,6 +22,7 @@ from specmargin.catalog.engine_releases import Run
 from specmargin.catalog.engine_support import check_engine, engines_of, fp8_warning
 from specmargin.catalog.engine_times import NO_ENGINE_TIME, find_engine_time, named_release
 from specmargin.catalog.lookup import find_device, find_model
+from specmargin.catalog.machines import over_nodes
 from specmargin.catalog.prices import find_prices
 from specmargin.catalog.routing_profiles import find_routing
 from specmargin.decisions.pricer import Pricer
@@ -53,7 +54,8 @@ def scenarios_of(request: ScenarioRequest) -> list[tuple[DraftChoice, Scenario]]
     """One scenario, or one per drafter of a list or of `--drafter all`."""
     target = find_model(request.model, weights=precision_named(request.weights) if request.weights else None)
     choices = _drafters(request, target)
-    device, engine = find_device(request.gpu), engine_of(request)
+    engine = engine_of(request)
+    device = over_nodes(find_device(request.gpu), request.gpus, request.nodes, request.fabric)
     layout = layout_of(request, engine, target)
     fp8_warning(engine.name, engine.title, device, target)
     release = named_release(request.engine_time, engine.name)

@@ -130,9 +130,10 @@ class EngineTimeEntry(StrictModel):
 
 
 class FabricEntry(StrictModel):
-    """Measured all-reduces over a link: a table in catalog/fabrics.toml, or NAME.toml in a user's folder fabrics.
+    """Measured all-reduces over a link, which a device names, or a network between nodes, which --fabric names: a table
+    in catalog/fabrics.toml, or NAME.toml in a user's folder fabrics.
 
-    Either points by number of GPUs (all_reduce_seconds), or seconds_per_gpu, link_share and gpus. A device names it.
+    Points by number of GPUs (all_reduce_seconds); or seconds_per_gpu, link_share and gpus; or of a network its two.
     """
 
     title: Text = Field(description="What moves the bytes, and over what; shown with every price.")
@@ -147,6 +148,10 @@ class FabricEntry(StrictModel):
         None, description="Share of the link's bandwidth that large messages reach."
     )
     gpus: tuple[PositiveInt, ...] | None = Field(None, description="Numbers of GPUs for which the two hold.")
+    network_bytes_per_second: PositiveFloat | None = Field(
+        None, description="Of a network between nodes: what a GPU sends in large messages, as measured."
+    )
+    network_latency_seconds: Seconds | None = Field(None, description="Of the same: time of a small message.")
     spread: Annotated[float, Field(ge=0, le=2)] = Field(
         0.3, description="80% range, as a logarithm on each side: 0.3 is within 35%."
     )
@@ -155,8 +160,13 @@ class FabricEntry(StrictModel):
     @model_validator(mode="after")
     def _one_form(self) -> FabricEntry:
         formula = (self.seconds_per_gpu, self.link_share, self.gpus)
-        if (self.all_reduce_seconds is None) == (None in formula):
-            raise ValueError("give all_reduce_seconds, or seconds_per_gpu with link_share and gpus, not both")
+        network = (self.network_bytes_per_second, self.network_latency_seconds)
+        forms = (self.all_reduce_seconds is not None, None not in formula, None not in network)
+        if sum(forms) != 1:
+            raise ValueError(
+                "give all_reduce_seconds, or seconds_per_gpu with link_share and gpus, or network_bytes_per_second "
+                "with network_latency_seconds: one of these, not both"
+            )
         for ranks, points in (self.all_reduce_seconds or {}).items():
             sizes = [size for size, _ in points]
             if len(points) < 2 or sizes != sorted(set(sizes)):

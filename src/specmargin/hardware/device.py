@@ -22,7 +22,14 @@ class Fabric:
     link_latency_seconds: float
     network_bytes_per_second: float | None
     gpus_per_node: int
+    network_latency_seconds: float | None = None  # of a small collective between nodes; None: as inside a node
+    network: Source | None = None  # of a network that was named; None: the datasheet's
     collectives: str | None = None  # entry of the catalog's fabrics with measured ones, where no kernel table has them
+
+    def latency_seconds(self, ranks: int) -> float:
+        """Of a small collective over `ranks` GPUs."""
+        within = ranks <= self.gpus_per_node or self.network_latency_seconds is None
+        return self.link_latency_seconds if within else float(self.network_latency_seconds or 0.0)
 
     def bytes_per_second(self, ranks: int) -> float:
         """Bandwidth of a collective over `ranks` GPUs: the slowest link it uses."""
@@ -30,7 +37,8 @@ class Fabric:
             return self.link_bytes_per_second
         if self.network_bytes_per_second is None:
             raise HardwareError(
-                f"{ranks} GPUs need a network between nodes of {self.gpus_per_node}, and the device has none"
+                f"{ranks} GPUs need a network between nodes of {self.gpus_per_node}, and the device has none; "
+                "name one with --fabric"
             )
         return min(self.link_bytes_per_second, self.network_bytes_per_second)
 

@@ -50,6 +50,9 @@ class Roofline:
 
     def _collective(self, work: Work, collective: Collective) -> WorkPrice:
         seconds = work.count * collective_seconds(self.device.fabric, collective, work.bytes)
+        fabric = self.device.fabric
+        if fabric.network is not None and collective.ranks > fabric.gpus_per_node:
+            return fixed_price(seconds, fabric.network)
         return fixed_price(seconds, datasheet(f"{self.device.title}: link bandwidth and latency"))
 
 
@@ -71,7 +74,7 @@ def sent_bytes(collective: Collective, message_bytes: FloatArray) -> FloatArray:
 
 def collective_seconds(fabric: Fabric, collective: Collective, message_bytes: FloatArray) -> FloatArray:
     bandwidth = fabric.bytes_per_second(collective.ranks)
-    return fabric.link_latency_seconds + sent_bytes(collective, message_bytes) / bandwidth
+    return fabric.latency_seconds(collective.ranks) + sent_bytes(collective, message_bytes) / bandwidth
 
 
 def _whole_step(prices: Sequence[WorkPrice]) -> list[WorkPrice]:

@@ -74,6 +74,8 @@ class SiliconPrices:
     def _datasheet(self, work: Work) -> WorkPrice:
         """For what no law prices: the source says how far datasheets are from measured kernels of its kind."""
         price = self.fallback.price([work])[0]
+        if price.source is self.fallback.device.fabric.network:
+            return price
         spread = self.fallback_spreads.get(_operation(work.subject), 0.0)
         if not spread:
             return price
@@ -298,6 +300,9 @@ class SiliconPrices:
     # --- collectives ---
 
     def _collective(self, work: Work, collective: Collective) -> WorkPrice | None:
+        fabric = self.fallback.device.fabric
+        if fabric.network is not None and collective.ranks > fabric.gpus_per_node:
+            return None  # measured inside a node, or over another network
         measured = self.book.collective(self.engine, str(collective.kind), collective.ranks)
         if measured is None:
             return None

@@ -18,6 +18,7 @@ from specmargin.architecture.precision import precision_named
 from specmargin.catalog.drafters import acceptance_names, drafter_names
 from specmargin.catalog.engine_times import engine_time_names, names_release
 from specmargin.catalog.lookup import bundled_of_id, device_names, find_device, model_by_id, model_names, nearest_model
+from specmargin.catalog.machines import network_names
 from specmargin.catalog.prices import KINDS as PRICES
 from specmargin.catalog.routing_profiles import BUNDLED
 from specmargin.errors import InputError, UnknownModelError, nearest_names
@@ -164,6 +165,7 @@ _CHECKS: dict[str, Callable[[str], str]] = {
     "weights": _precision,
     "draft_weights": _precision,
     "kv_cache": _precision,
+    "fabric": lambda value: _one_of("fabric", value, network_names()),
 }
 
 
@@ -210,6 +212,7 @@ class ScenarioQuery(ScenarioRequest):
             json_schema_extra=_nullable(enum=["uniform", *BUNDLED]),
         ),
     ] = None
+    fabric: Annotated[Text | None, Field(json_schema_extra=_nullable(enum=network_names()))] = None
     weights: Annotated[Text | None, Field(json_schema_extra=_nullable(enum=list(WEIGHTS)))] = None
     kv_cache: Annotated[Text | None, Field(json_schema_extra=_nullable(enum=list(KV_CACHES)))] = None
     draft_weights: Annotated[Text | None, Field(json_schema_extra=_nullable(enum=list(WEIGHTS)))] = None

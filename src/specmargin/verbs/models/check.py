@@ -185,6 +185,10 @@ def _engine_time(file: UserFile) -> Facts:
 def _fabric(file: UserFile) -> Facts:
     entry = file.entry()
     device = bundled_device(_GPU)
+    if entry.network_bytes_per_second is not None:
+        latency = f"{(entry.network_latency_seconds or 0.0) * 1e6:g} µs"
+        facts = {"title": entry.title, "network": f"{entry.network_bytes_per_second / 1e9:g} GB/s per GPU, {latency}"}
+        return facts, _replaced(file, tuple(bundled_fabrics()))
     link = entry.measured_link_bytes_per_second or device.fabric.link_bytes_per_second
     device = replace(device, fabric=replace(device.fabric, link_bytes_per_second=link))
     book = fabric_book(device, entry.model_dump(), file.shown)
