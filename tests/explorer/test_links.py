@@ -15,7 +15,13 @@ from urllib.parse import parse_qs, urlsplit
 import httpx
 import pytest
 
+from specmargin.show.explorer.card import CardRow
+from specmargin.show.explorer.choices import marked_row
 from specmargin.show.explorer.guard import FRAMED_POLICY
+from specmargin.show.explorer.previews import card_of
+from specmargin.show.explorer.schema import Query
+from specmargin.show.explorer.uploads import Uploads
+from specmargin.show.explorer.view import view_of
 from tests.explorer.test_api import CONFIG, planned
 from tests.explorer.test_browser import Open, after, slide
 
@@ -92,7 +98,7 @@ def test_one_bad_field_replaces_one_field_and_says_so(open_page: Open) -> None:
     address = "/?model=gpt-oss-20b&gpu=h100&batch=many&context=4096&drafter=ngram&prices=laws"
     page = answered(open_page(address, expect="Failed to load resource"))
     assert page.inner_text("#notices") == ("Ignored in this link: Batch must be a whole number, got 'many'. Using 16.")
-    assert page.inner_text("#subject").startswith("gpt-oss-20b on h100, ngram, context 4,096")
+    assert page.inner_text("#subject").startswith("gpt-oss-20b on h100, n-gram lookup, context 4,096")
     assert fields(page).keys() == {"model", "gpu", "context", "drafter", "prices"}
 
 
@@ -162,14 +168,14 @@ def test_a_bundled_curve_is_said_to_be_dropped(open_page: Open, client: httpx.Cl
 def test_long_requests_become_a_rate_that_can_be_served(open_page: Open) -> None:
     page = answered(open_page("/?prices=laws&model=gpt-oss-20b"))
     page.select_option("#preset", "long")
-    page.wait_for_selector("#line:has-text('4 concurrent requests')", timeout=120_000)
+    page.wait_for_selector("#line:has-text('at concurrency 4')", timeout=120_000)
     page.select_option("#mode", "qps")
     page.wait_for_selector("#line:has-text('requests/s')", timeout=120_000)
     rate = float(page.input_value("[name=qps]"))
     plan = httpx.get(page.url.replace("/?", "/api/plan?"), timeout=120).json()
     assert 0.01 < rate < 2 and plan["service"]["plain"]["queue_growth_per_second"] == 0.0
     page.select_option("#mode", "concurrency")
-    page.wait_for_selector("#line:has-text('concurrent requests')", timeout=120_000)
+    page.wait_for_selector("#line:has-text('at concurrency')", timeout=120_000)
 
 
 # --- a pasted model ---
@@ -255,6 +261,15 @@ def test_every_state_has_its_own_preview(open_page: Open, client: httpx.Client, 
     assert image.headers["content-type"] == "image/png" and image.content.startswith(b"\x89PNG")
     page = answered(open_page(f"/?{address}&prices=laws"))
     assert page.title() == tags["og:title"]  # the page says the same
+
+
+def test_the_card_gives_the_numbers_of_the_page_at_its_batch() -> None:
+    files, query = Uploads(), Query(model="gpt-oss-20b", prices="laws", batch=5)
+    view = view_of(query, files)
+    card, here = card_of(query, view), marked_row(view)
+    files.close()
+    assert card.line == view.plan["verdict"].partition("\n")[0] and "at batch 5 " in card.line
+    assert card.marked == 5 and CardRow(5, here["depth"], here["speedup"]) in card.rows
 
 
 def test_previews_of_refused_and_of_hostile_links(client: httpx.Client) -> None:
