@@ -64,7 +64,7 @@ def test_most_cells_have_a_plan_and_several_kinds_occur() -> None:
 def test_the_table_is_served_as_html_and_refuses_what_it_lacks(client: httpx.Client) -> None:
     page = client.get("/table")
     assert page.status_code == 200 and page.text.count("<tr data-model") == len(DATA["models"])
-    assert page.elapsed.total_seconds() < 2.0
+    assert client.get("/table").elapsed.total_seconds() < 1.0  # rendered once
     other = client.get("/table", params={"engine": "sglang", "drafter": "ngram"}).text
     assert other != page.text and "aria-current=true>SGLang" in other
     refused = client.get("/table", params={"engine": "<b>"})
@@ -159,6 +159,9 @@ def test_the_sites_root_is_the_table_and_its_cells_agree_with_the_page(browser: 
     (row,) = [row for row in plan["rows"] if row["batch"] == 16]
     assert shown in (f"{row['speedup']:.2f}×", "uncertain", "off", "room")
     assert "sglang" in page.url
+    page.locator("#figure-pareto").scroll_into_view_if_needed()
+    page.wait_for_selector("#figure-pareto svg .mark-line path")
+    assert "tokens/s per user" in page.inner_text("#figure-pareto .takeaway")
     page.click("#to-table")
     page.wait_for_selector("#front")
     assert page.url == site

@@ -15,7 +15,8 @@ from specmargin.decisions.pricer import Pricer
 from specmargin.decisions.setting import Setting
 from specmargin.show.figures.curve import curve
 from specmargin.show.figures.overlay import OVERLAYS, overlay_figure
-from specmargin.show.figures.payoff import pareto_figure, speedup_figure
+from specmargin.show.figures.pareto import pareto_figure
+from specmargin.show.figures.payoff import speedup_figure
 from specmargin.verbs.plan.drafter_plan import drafter_plans
 from specmargin.verbs.plan.request_schema import PlanRequest
 
@@ -62,9 +63,9 @@ def test_thin_lines_and_the_pareto_front_end_where_memory_is_full() -> None:
     assert max(row["batch"] for row in drawn.tables["best"]) == limit
     (shaded,) = drawn.tables["limit"]
     assert (shaded["batch"], shaded["end"]) == (limit, 512)
-    front = pareto_figure(pricer, seen.setting)
-    by_series = {row["series"]: row["batch"] for row in front.tables["points"]}  # the last of each
-    assert by_series == {"no speculation": 512, "with mtp": limit}
+    front = pareto_figure(pricer, seen.setting, batch=1)
+    by_side = {row["side"]: row["batch"] for row in front.tables["lines"]}  # the last of each
+    assert by_side == {"no speculation": 512, "with speculation": limit}
 
 
 def test_nothing_is_drawn_where_nothing_fits() -> None:
@@ -74,7 +75,7 @@ def test_nothing_is_drawn_where_nothing_fits() -> None:
     drawn = speedup_figure(pricer, setting, batch=1)
     assert drawn.tables["best"] == [] == drawn.tables["fixed"]
     assert "no sequence fits" in drawn.takeaway
-    assert "no sequence fits" in pareto_figure(pricer, setting).takeaway
+    assert "no sequence fits" in pareto_figure(pricer, setting, batch=1).takeaway
 
 
 # --- several scenarios in one chart ---

@@ -19,7 +19,18 @@ from specmargin.routing.tabulated import coverage_rows
 from specmargin.show.explorer import day
 from specmargin.show.explorer.uploads import Upload
 from specmargin.show.explorer.view import View, read_rounds
-from specmargin.show.figures import acceptance, crossover, design, experts, ladder, ledger, payoff, roofline, validation
+from specmargin.show.figures import (
+    acceptance,
+    crossover,
+    design,
+    experts,
+    ladder,
+    ledger,
+    pareto,
+    payoff,
+    roofline,
+    validation,
+)
 from specmargin.show.figures.figure import Figure
 from specmargin.show.figures.words import acceptance_source
 from specmargin.step import FloatArray
@@ -103,6 +114,11 @@ def _rivals(view: View) -> str | None:
 # --- where it pays ---
 
 
+@_shown("pareto", pareto.TITLE, section=_PAYS)
+def _pareto(view: View) -> Figure:
+    return pareto.pareto_figure(view.pricer, view.setting, batch=view.batch)
+
+
 @_shown("speedup", "Best draft depth and speed-up by batch", section=_PAYS)
 def _speedup(view: View) -> Figure:
     return payoff.speedup_figure(view.pricer, view.setting, batch=view.batch)
@@ -116,11 +132,6 @@ def _ledger(view: View) -> Figure:
 @_shown("context", "Speed-up by batch and context", section=_PAYS)
 def _context(view: View) -> Figure:
     return _by_setting(payoff.context_figure, view.pricer, view.setting)
-
-
-@_shown("pareto", "Goodput against the speed of one sequence", section=_PAYS)
-def _pareto(view: View) -> Figure:
-    return _by_setting(payoff.pareto_figure, view.pricer, view.setting)
 
 
 @made_once(maxsize=24)

@@ -14,8 +14,8 @@ from specmargin.decisions.scenario import Scenario
 from specmargin.decisions.setting import Setting
 from specmargin.show.figures.curve import MAP_BATCHES, Curve, curve, limit_marks, limit_rows
 from specmargin.show.figures.figure import Figure, columns, end_labels
-from specmargin.show.figures.marks import BATCH, Plane, batch_axis, by_name, dashed, layers, ordinal, tips, x_at, y_at
-from specmargin.show.figures.theme import DRAFTERS, NO_SPECULATION, drafter_colour
+from specmargin.show.figures.marks import BATCH, Plane, batch_axis, by_name, layers, ordinal, tips, x_at, y_at
+from specmargin.show.figures.theme import DRAFTERS, drafter_colour
 from specmargin.show.figures.words import described, machine, price_source
 from specmargin.step import FloatArray
 
@@ -194,75 +194,6 @@ def _draw_context(contexts: tuple[str, ...]) -> alt.LayerChart:
 # --- against the time between tokens ---
 
 _SIZES = (1, 4, 16, 64, 256)  # batches that are written beside their points
-
-
-def pareto_figure(pricer: Pricer, setting: Setting) -> Figure:
-    """Goodput per GPU against the speed of one sequence, with and without speculation, one point per batch."""
-    shown = curve(pricer, setting)
-    gpus, drafter = pricer.scenario.layout.gpus, pricer.scenario.drafter.name
-    everything, grid = list(range(len(shown.batches))), shown.grid
-    sides = (
-        (NO_SPECULATION, NO_SPECULATION, grid.no_spec_goodput, grid.no_spec_seconds, everything),
-        (f"with {drafter}", drafter_colour(drafter), shown.goodput, shown.tpot_seconds, shown.shown),
-    )
-    rows = [
-        row
-        for name, colour, goodput, tpot, drawn in sides
-        for row in columns(
-            goodput=goodput[drawn] / gpus,
-            speed=1.0 / tpot[drawn],
-            tpot=tpot[drawn] * 1e3,
-            batch=np.array(shown.batches)[drawn],
-            series=name,
-            colour=colour,
-        )
-    ]
-    first = {str(row["series"]): row for row in reversed(rows)}
-    ends = {name: (row["speed"], row["goodput"]) for name, row in first.items()}
-    labels = end_labels(ends, x="speed", y="goodput", gap=0.55, log=True)
-    return Figure(
-        name="pareto",
-        title="Goodput against the speed of one sequence",
-        takeaway=_pareto_takeaway(pricer.scenario, shown),
-        source=price_source(pricer),
-        tables={
-            "points": rows,
-            "sizes": [row | {"text": f"{row['batch']}"} for row in rows if row["batch"] in _SIZES],
-            "labels": [row | {"colour": first[row["series"]]["colour"]} for row in labels],
-        },
-        draw=_draw_pareto,
-    )
-
-
-def _pareto_takeaway(scenario: Scenario, shown: Curve) -> str:
-    """At the middle one of the batches that fit: what users get without speculation, and the goodput at that speed."""
-    if not shown.shown:
-        return f"{described(scenario)}: no sequence fits in memory with drafts."
-    gpus, middle = scenario.layout.gpus, shown.shown[len(shown.shown) // 2]
-    plain = shown.grid.no_spec_goodput[middle] / gpus
-    wanted = 1.0 / shown.grid.no_spec_seconds[middle]  # tokens per second of one user
-    speeds, goodput = 1.0 / shown.tpot_seconds[shown.shown], shown.goodput[shown.shown] / gpus
-    said = f"{described(scenario)}: at {wanted:.0f} tokens/s per user a GPU serves {plain:,.0f} tokens/s"
-    if wanted >= speeds.min():
-        reached = f"{float(np.interp(-wanted, -speeds, goodput)):,.0f} with it"
-    else:
-        reached = f"{goodput[-1]:,.0f} with it at {speeds[-1]:.0f} tokens/s, where memory is full"
-    return f"{said} without speculation and {reached}. Numbers beside points: batch."
-
-
-def _draw_pareto() -> alt.LayerChart:
-    on = Plane(
-        alt.X("speed:Q", title="tokens/s per sequence (1 / TPOT)", scale=_log(padding=14)),
-        alt.Y("goodput:Q", title="committed tokens/s per GPU", scale=_log(padding=16)),
-    )
-    colour = by_name("colour", DRAFTERS)
-    dash = dashed("colour", {name: [5, 3] if name == NO_SPECULATION else [1, 0] for name in DRAFTERS})
-    tooltip = tips("series:N| ", "batch:Q", "goodput:Q|tokens/s/GPU|,.0f", "tpot:Q|ms/token|.2f")
-    return layers(
-        on.traced("points", color=colour, strokeDash=dash, order=alt.Order("batch:Q"), tooltip=tooltip),
-        on.text("sizes", style="note", dx=-9, dy=7, align="right"),
-        on.text("labels", "series:N", style="label", color=colour),
-    )
 
 
 def _log(padding: int) -> alt.Scale:

@@ -13,6 +13,7 @@ from typing import Any
 
 from specmargin._version import __version__
 from specmargin.catalog.lookup import hub_id
+from specmargin.catalog.measured_points import all_measured_points
 from specmargin.decisions import verdict
 from specmargin.decisions.plan import HORIZON
 from specmargin.decisions.rows import ALWAYS_PAYS, NEVER_PAYS
@@ -27,7 +28,7 @@ from specmargin.show.explorer.report import answer
 from specmargin.show.explorer.request_schema import PageRequest
 from specmargin.show.explorer.server import vega_bundle
 from specmargin.show.explorer.view import View
-from specmargin.show.figures import curve, overlay
+from specmargin.show.figures import curve, overlay, pareto
 from specmargin.show.site.build import BuiltCell, Selection, drafters_of
 from specmargin.show.site.bundle import bundle, inlined, modules_of, without_modules
 from specmargin.show.site.figures import FIGURES, structures
@@ -159,8 +160,16 @@ def site_data(selection: Selection, models: Sequence[str]) -> dict[str, Any]:
         "ids": {hub_id(model).lower(): model for model in models},
         "structures": structures(),
         "limits": _limits(),
-        "phrases": {**verdict.PHRASES, **overlay.PHRASES},
+        "phrases": {**verdict.PHRASES, **overlay.PHRASES, **pareto.PHRASES},
+        "measured": _measured(selection, models),
     }
+
+
+def _measured(selection: Selection, models: Sequence[str]) -> list[dict[str, Any]]:
+    """Measured points of this site's machines, with the rows of the figure."""
+    here = (point for point in all_measured_points() if point.model in models and point.gpu in selection.gpus)
+    names = ("model", "gpu", "gpus", "weights", "drafter", "engine")
+    return [{name: getattr(p, name) for name in names} | {"rows": pareto.measured_rows(p)} for p in here]
 
 
 def _limits() -> dict[str, Any]:

@@ -5,7 +5,8 @@ import { say } from "./phrases.js";
 const rounded = (value) => Number(value.toPrecision(4));
 
 // sides: answers with { label, plan, here, at(batch) }. site: { structures: { drafters, "NAME:shape": … }, phrases, catalog, limits }
-export function overlays(answers, { structures, phrases, catalog, limits }) {
+export function overlays(answers, site) {
+  const { structures, phrases, catalog, limits } = site;
   const sides = answers.length > 1 ? answers : answers.map((one) => ({ ...one, label: one.plan.drafter })), { batch } = sides[0].here;
   const drafters = sides.map((side) => colour(side, structures)), shape = new Set(drafters).size === drafters.length ? "True" : "False";
   const curves = sides.map((side, slot) => ({ rows: curve(side, limits.curve_batches, batch), names: { series: side.label, drafter: drafters[slot], slot: String(slot) } }));
@@ -20,7 +21,22 @@ export function overlays(answers, { structures, phrases, catalog, limits }) {
       tables: { lines: rows, labels: ends(rows, log, limits.label_characters), here: [{ batch }], ...tables },
     };
   };
-  return [figure("overlay-speedup", speedup, false, { even: [{ value: 1 }] }), figure("overlay-speed", speed, true, { plain: plain(curves) })];
+  return [pareto(sides[0], curves[0].rows, site), figure("overlay-speedup", speedup, false, { even: [{ value: 1 }] }), figure("overlay-speed", speed, true, { plain: plain(curves) })];
+}
+
+// The figure of show/figures/pareto.py, of the first scenario.
+function pareto({ plan, here }, rows, { structures, phrases, catalog, measured }) {
+  const row = (side, { batch }, seconds, depth) => ({ side, batch, depth, user: rounded(1 / seconds), gpu: rounded(batch / seconds / plan.gpus) });
+  const drafting = rows.filter((each) => each.fits).map((each) => ({ ...row("with speculation", each, each.tpot_seconds, each.depth), colour: colour({ plan }, structures) }));
+  const plain = rows.map((each) => ({ ...row("no speculation", each, each.no_spec_tpot_seconds, 0), colour: "no speculation" }));
+  const known = measured.filter((point) => ["model", "gpu", "gpus", "weights"].every((name) => point[name] === plan[name]) && [null, plan.drafter.split(/[ :]/)[0]].includes(point.drafter));
+  const at = drafting.find((each) => each.batch === here.batch), without = plain.find((each) => each.batch === here.batch) ?? plain[plain.length - 1];
+  const values = { fits: Boolean(at), batch: without.batch, user: at?.user ?? null, gpu: at?.gpu ?? null, plain_user: without.user, plain_gpu: without.gpu, measured: [...new Set(known.map((point) => point.engine))].join(", ") || null };
+  const { title } = catalog.figures.find((entry) => entry.name === "pareto"), key = Object.keys(structures).find((name) => name.startsWith("pareto"));
+  return {
+    name: "pareto", title, takeaway: say("pareto", phrases, values), source: `Specmargin, prices: ${plan.prices}`, key, structure: structures[key],
+    tables: { lines: [...drafting, ...plain], labels: [...drafting.slice(0, 1), ...plain.slice(0, 1)], measured: known.flatMap((point) => point.rows) },
+  };
 }
 
 const colour = (side, structures) => (structures.drafters.includes(side.plan.drafter) ? side.plan.drafter : structures.drafters[0]);
