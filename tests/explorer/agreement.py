@@ -84,9 +84,9 @@ def states(count: int, seed: int = 19) -> Iterator[State]:
 
 
 def shown(page: Page, server: str, state: State) -> dict[str, Any]:
-    """What the page says. A model that needs more GPUs gets them; what cannot be shown falls back and says so."""
+    """What the page says. A model that needs more GPUs gets them; what cannot be answered is shown refused."""
     page.goto(f"{server}{state.address}")
-    page.wait_for_selector("#numbers dd", timeout=120_000)
+    page.wait_for_selector("#numbers dd, #answer[data-says=refused]", timeout=120_000)
     engine = page.input_value("[name=engine]")
     values: dict[str, Any] = page.evaluate(_READ)
     return values | {"engine": engine}
@@ -94,6 +94,8 @@ def shown(page: Page, server: str, state: State) -> dict[str, Any]:
 
 def faults(seen: dict[str, Any]) -> Iterator[str]:
     """Every contradiction between two parts of the page."""
+    if seen["says"] == "refused":  # the page then shows why, and nothing else
+        return
     drafting = any(part["depth"] for part in seen["strip"])
     if seen["copies"] != bool(seen["flags"]) or seen["copies"] != seen["flagsShown"]:
         yield f"copy button {seen['copies']} beside flags {seen['flags']!r}"
