@@ -1,7 +1,7 @@
 """The files of one cell: a model on GPUs in an engine, with its drafters.
 
-A header, and per context a table: step and drafting times by depth and batch, and at a few batches the price of one
-more position, what uniform routing would change and how uncertain prices are. `static/cell.js` reads them. Every batch
+A header, and per context a table: step and drafting times by depth and batch, the price of one more position, and at a
+few batches what uniform routing would change and how uncertain prices are. `static/cell.js` reads them. Every batch
 to 512 is there, since a schedule is decided batch by batch, and every context of the page's slider; between those, the
 page interpolates.
 """
@@ -41,6 +41,7 @@ FORMAT = 7  # of the files; part of the key by which a build recognises its fini
 DEPTH = 8
 CONTEXTS = tuple(round(512 * 2 ** (half / 2)) for half in range(17))  # the steps of the page's slider, to 131,072
 QUANTUM = 3e-6  # of logarithms and shares
+HURDLE_QUANTUM = 2e-4  # of what one more position per sequence adds, over a plain step
 _SAMPLED = np.array([1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 1024, 2048, 4096, 8192.0])
 _LOOKED_AT = spread(HORIZON).astype(np.float64)
 #: Those that schedules look at; beyond 512 also one between any two of them.
@@ -130,19 +131,22 @@ class Grids:
             # Over the shared verify step: an engine may schedule the rounds of one drafter in its own way.
             rounds = pricer.grid(self.batches, depth, tokens).round_seconds
             yield np.log(rounds / grid.verify_seconds[:, : depth + 1]).T[1:]
-        yield from self._one_more(tokens)
+        for _, pricer in self.drafters:  # an engine may prepare the steps of one drafter in its own way
+            yield from self._one_more(pricer, tokens)
         for (_, pricer), depth in zip(self.drafters, self.depths, strict=True):
             yield self._uniform(pricer, depth, tokens)
         for (_, pricer), depth in zip(self.drafters, self.depths, strict=True):
             yield from self._price_ranges(pricer, depth, tokens)
 
-    def _one_more(self, tokens: int) -> Iterator[FloatArray]:
-        """By depth and batch: one more position over a plain step, and the place of its bottleneck in `bounds`."""
-        steps = self._steps(tokens)
-        now, more = self.pricer.marginal(steps)
-        lines = marginal_by_component(now, more, positions=self.pricer.scenario.layout.sequence_ranks)
+    def _one_more(self, pricer: Pricer, tokens: int) -> Iterator[FloatArray]:
+        """By depth and batch: one more position of every sequence over a plain step, each at the price of the first,
+        and the place of its bottleneck in `bounds`. At every batch: both change where kernels change their tiles."""
+        steps = Step.uniform(batch=self.batches[:, np.newaxis], depth=np.arange(DEPTH + 1.0), context=tokens)
+        now, more = pricer.marginal(steps)
+        lines = marginal_by_component(now, more, positions=pricer.scenario.layout.sequence_ranks)
         seconds = np.stack([np.broadcast_to(part, steps.positions.shape) for _, part in lines])
-        yield seconds.sum(axis=0).T / self.pricer.grid(self.sampled, 0, tokens).no_spec_seconds
+        shares = seconds.sum(axis=0).T * self.batches / pricer.grid(self.batches, 0, tokens).no_spec_seconds
+        yield shares * (QUANTUM / HURDLE_QUANTUM)
         most = [lines[int(line)][0] for line in seconds.argmax(axis=0).flat]
         names = [f"{line.component}: {line.resource(i)}" for i, line in enumerate(most)]
         yield _places(names, self.bounds).reshape(seconds.shape[1:]).T * QUANTUM
@@ -183,6 +187,7 @@ class Grids:
             "sampled": self.sampled.astype(int).tolist(),
             "searched": self._searched().tolist(),
             "quantum": QUANTUM,
+            "hurdle_quantum": HURDLE_QUANTUM,
             "depth": DEPTH,
             "graph_limit": scenario.engine_time.graph_limit,
             "free_bytes": memory.usable_bytes - memory.weight_bytes,

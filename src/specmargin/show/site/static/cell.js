@@ -27,18 +27,20 @@ class Rows {
   }
 }
 
-async function readTable(content, { batches, sampled, depth, drafters, quantum }) {
+async function readTable(content, { batches, sampled, depth, drafters, quantum, hurdle_quantum: fine }) {
   const stream = new Blob([content]).stream().pipeThrough(new DecompressionStream("deflate"));
   const stored = new Rows(new Uint8Array(await new Response(stream).arrayBuffer()));
   const times = (rows, of) => stored.take(rows, batches.length).map((row, at) => row.map((value, i) => of(at)[i] * Math.exp(value * quantum)));
   const shares = (rows) => stored.take(rows, sampled.length).map((row) => row.map((value) => value * quantum));
   const [plain] = times(1, () => batches.map(() => 1)), verify = times(depth + 1, () => plain);
   const rounds = drafters.map((drafter) => [verify[0], ...times(drafter.depth, (at) => verify[at + 1])]);
-  const more = shares(depth + 1), bound = stored.take(depth + 1, sampled.length);
+  const next = drafters.map(() => ({
+    more: stored.take(depth + 1, batches.length).map((row) => row.map((value, i) => (value * fine) / batches[i])), bound: stored.take(depth + 1, batches.length),
+  }));
   const uniform = drafters.map((drafter) => shares(drafter.depth));
   const priced = drafters.map(({ depth: deepest }) => ({ low: shares(deepest), high: shares(deepest), unknown: stored.take(deepest, sampled.length) }));
   const of = (name) => priced.map((drafter) => drafter[name]);
-  return { plain, verify, rounds, more, bound, uniform, low: of("low"), high: of("high"), unknown: of("unknown") };
+  return { plain, verify, rounds, more: next.map(({ more }) => more), bound: next.map(({ bound }) => bound), uniform, low: of("low"), high: of("high"), unknown: of("unknown") };
 }
 
 // `read(tokens)`: the content of the table of a context.
@@ -79,11 +81,10 @@ class Slice {
   }
 
   // One more position over a plain step, its bottleneck, and the experts that are read.
-  oneMore(batch, depth) {
-    const { bounds, distinct } = this.cell;
+  oneMore(drafter, batch, depth) {
+    const { batches, bounds, distinct } = this.cell, [low, share] = place(batches, batch), at = [low, Math.min(Math.max(share, 0), 1)];
     return {
-      share: this.sample(this.more[depth], batch),
-      bound: bounds[this.bound[depth][this.nearest(batch)]],
+      share: between(this.more[drafter][depth], at), bound: bounds[this.bound[drafter][depth][at[0] + Math.round(at[1])]],
       experts: distinct && this.sample(distinct[depth], batch),
     };
   }

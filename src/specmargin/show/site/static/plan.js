@@ -150,7 +150,7 @@ function rowAt(view, batch, depth = depthAt(view.schedule, batch)) {
   const { cell, slice, prices, fits, state } = view, at = prices.at(batch);
   const seconds = tpot(view, batch, depth), speedup = at.plain / seconds, sure = rangeOf(view, batch, depth, speedup);
   const even = Math.min(Math.max(depth, 1), prices.maxDepth), ratio = at.round[even] / at.plain, alpha = breakEven(ratio, even);
-  const more = slice.oneMore(batch, depth), hurdle = (batch / seconds) * more.share * at.plain;
+  const more = slice.oneMore(state.drafter, batch, depth), hurdle = (batch / seconds) * more.share * at.plain;
   const hours = (cell.plan.gpus * 1e6 * seconds) / batch / 3600;
   const row = {
     batch, depth, speedup, speedup_low: sure.low, speedup_high: sure.high,
