@@ -56,7 +56,7 @@ def test_the_files_hold_the_prices_to_a_few_millionths() -> None:
     assert {f"/{context}.bin" for context in header["contexts"]} | {".json"} == set(files)
     batches, sampled = len(header["batches"]), len(header["sampled"])
     shapes = [(1, batches), (9, batches), *((depth, batches) for depth in depths)]
-    shapes += [(9, sampled), (9, sampled), *((depth, sampled) for depth in depths)]
+    shapes += [(9, batches) for _ in depths for _ in ("more", "bound")] + [(depth, sampled) for depth in depths]
     shapes += [(depth, sampled) for depth in depths for _ in ("low", "high", "unknown")]
     plain, verify, rounds, *_, low, high, unknown = unpacked(files[f"/{tokens}.bin"], shapes)
     exact = pricer.grid(np.arange(1, 513), grids.DEPTH, tokens)

@@ -26,6 +26,7 @@ from specmargin.show.explorer.drawings import dark_rules, drawings
 from specmargin.show.explorer.previews import framed
 from specmargin.show.explorer.report import answer
 from specmargin.show.explorer.request_schema import PageRequest
+from specmargin.show.explorer.schema import Query
 from specmargin.show.explorer.server import vega_bundle
 from specmargin.show.explorer.view import View
 from specmargin.show.figures import curve, overlay, pareto
@@ -40,6 +41,7 @@ from specmargin.verbs.plan.request_schema import PlanRequest
 
 #: Fields with a control: what the grids cover. The number of GPUs is that of the grid.
 FIELDS = ("model", "gpu", "engine", "drafter", "acceptance", "batch", "context", "gpu_hour_price")
+_FIXED = ("depth", "gpus")  # known without a control
 _CAN = {
     "uploads": False,
     "report": False,
@@ -158,6 +160,7 @@ def site_data(selection: Selection, models: Sequence[str]) -> dict[str, Any]:
             "can": {**_CAN, "fields": list(FIELDS)},
         },
         "ids": {hub_id(model).lower(): model for model in models},
+        "dropped": sorted(set(Query.model_fields) - {*FIELDS, *_FIXED}),
         "structures": structures(),
         "limits": _limits(),
         "phrases": {**verdict.PHRASES, **overlay.PHRASES, **pareto.PHRASES},
@@ -240,7 +243,7 @@ def fields_script(selection: Selection, models: Sequence[str]) -> str:
     return (
         'import { folderModel, keepFolders } from "./address.js";\n'
         f"const MODELS = {json.dumps(list(models))};\n"
-        f"export const FIELDS = {json.dumps([*FIELDS, 'depth', 'gpus'])};\n"
+        f"export const FIELDS = {json.dumps([*FIELDS, *_FIXED])};\n"
         f"export const DEFAULTS = {{ ...{json.dumps(defaults)}, model: folderModel(MODELS) }};\n"
         "keepFolders(MODELS, DEFAULTS.model);\n"
     )

@@ -25,6 +25,9 @@ export async function ask(path, text = "", options = {}) {
 
 export const catalog = () => ask("api/catalog");
 
+// Sentences about what a link asks for and this provider leaves out: nothing.
+export const dropped = async () => [];
+
 // `states`: the scenario of the controls, then those compared with it.
 export function answer([state, ...others], { show = [], have = [] } = {}) {
   return ask("api/view", query(state, { show: show.join(","), have: have.join("|"), vs: others.map((one) => query(one)) }));

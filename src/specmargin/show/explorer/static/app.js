@@ -273,6 +273,8 @@ async function start() {
   glossary.install();
   byId("compare").hidden = !catalog.can.compare;
   controls.show(state, catalog, null);
+  const dropped = await api.dropped(location.search, state);
+  if (dropped.length) tellNotices(dropped);
   wire();
   cards.make(catalog, refresh);
   refresh();

@@ -100,6 +100,16 @@ export async function answer(states, { show = [], have = [] } = {}) {
   };
 }
 
+// What a link asks for and the grids do not vary: their answer is for something else, so it is said.
+export async function dropped(text, state) {
+  const asked = new URLSearchParams(text), lost = site.dropped.filter((name) => asked.get(name));
+  const gpus = await cellOf(state).then(({ plan }) => String(plan.gpus), () => null); // a cell that is not there is refused later
+  if (gpus && asked.get("gpus") && asked.get("gpus") !== gpus) lost.push("gpus");
+  if (!lost.length) return [];
+  const given = names(lost.map((name) => `${name}=${asked.get(name).slice(0, 40)}`));
+  return [`This site does not vary ${names(lost)}: ${given} of this link ${lost.length > 1 ? "are" : "is"} left out${lost.includes("gpus") ? `, and the answer is for ${gpus}` : ""}. specmargin explore on your machine has ${lost.length > 1 ? "them" : "it"}.`];
+}
+
 // What of this site is nearest to a scenario that it lacks: other GPUs and engines of the model, or its models.
 export async function fixes(state) {
   const { catalog: known } = site, model = modelOf(state.model), run = { command: commandLine(state) };
