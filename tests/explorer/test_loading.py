@@ -68,6 +68,17 @@ def test_the_site_allows_only_its_own_scripts(page: Page, small_site: str) -> No
     assert page.evaluate("() => fetch('https://example.org/').then(() => 'sent', () => 'blocked')") == "blocked"
 
 
+def test_the_site_says_what_it_leaves_out_of_a_link(page: Page, small_site: str) -> None:
+    page.goto(f"{small_site}{MODEL}/?weights=fp8&concurrency=64&gpus=8&batch=4&utm_source=mail")
+    page.wait_for_selector("#numbers dd")
+    said = page.inner_text("#notices")
+    assert "does not vary concurrency, weights and gpus" in said and "weights=fp8" in said and "answer is for 1" in said
+    assert "utm_source" not in said
+    page.goto(f"{small_site}{MODEL}/?batch=4&gpus=1")
+    page.wait_for_selector("#numbers dd")
+    assert page.is_hidden("#notices")
+
+
 @pytest.mark.parametrize("width", [400, 1280])
 def test_the_first_sentence_says_what_the_page_is_about(page: Page, server: str, width: int) -> None:
     page.set_viewport_size({"width": width, "height": 800})

@@ -1,0 +1,172 @@
+"""Random states of the page against the command line that the page itself offers to copy.
+
+Of each state: the verdict with its limits and its largest unknown, bottleneck, break-even, warnings and sources, at the
+marked batch and in every row of the table. `tests/explorer/test_agreement.py` tries a sample of the local page's and
+of the static site's states; `python -m tests.explorer.command_agreement` (in `make test-matrix`) 200 and 60.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import shlex
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
+
+from specmargin.show.explorer.words import bottleneck
+from specmargin.show.site.build import Selection, build_cells
+from specmargin.show.site.grids import CONTEXTS
+from specmargin.show.site.pages import write_pages
+from tests.command_line import payload
+from tests.explorer.agreement import STATES, states
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+SITE_STATES = 60
+_READ = """() => {
+  const all = (selector) => [...document.querySelectorAll(selector)].map((e) => e.textContent);
+  navigator.clipboard.writeText = async (text) => { window.copied = text; };
+  document.getElementById("copy-command").click();
+  return {
+    command: window.copied, verdict: document.getElementById("sentence").textContent,
+    notes: all("#notes li"), sources: all("#sources li"), memory: all('#bullets [data-topic="memory"]').join(" "),
+    batch: Number(document.getElementById("strip").dataset.batch),
+    tiles: Object.fromEntries([...document.querySelectorAll("#numbers div")].map(
+      (e) => [e.dataset.tile, [...e.querySelector("dd").childNodes].map((n) => n.textContent)])),
+    head: all("#rows thead th"),
+    rows: [...document.querySelectorAll("#rows tbody tr")].map((r) => [...r.cells].map((c) => c.textContent)),
+  };
+}"""
+
+
+def read(page: Page, address: str) -> dict[str, Any]:
+    """What the page of a state says, and the command that it offers."""
+    page.goto(address)
+    page.wait_for_selector("#numbers dd, #answer[data-says=refused]", timeout=120_000)
+    if page.get_attribute("#answer", "data-says") == "refused":
+        return {"refused": page.inner_text("#error")}
+    seen: dict[str, Any] = page.evaluate(_READ)
+    return seen
+
+
+def differences(seen: dict[str, Any], *, exact: bool = True) -> Iterator[str]:
+    """Between the page and its command; the static site rounds a share of throughput and prices of rare batches."""
+    program, *arguments = shlex.split(seen["command"])
+    assert program == "specmargin"
+    plan = payload(*arguments)
+    said, right = (text if exact else _without_shares(text) for text in (seen["verdict"], plan["verdict"]))
+    if said != right:
+        yield f"the page says {said!r}, the command {right!r}"
+    if absent := [text for text in plan["warnings"] if text not in seen["notes"]]:
+        yield f"not on the page: {absent}"
+    if seen["sources"] != [f"{name}: {source}" for name, source in plan["sources"].items()]:
+        yield f"other sources: {seen['sources']}"
+    fitting = plan["largest_batch"] if any(depth for _, _, depth in plan["schedule"]) else plan["no_spec_largest_batch"]
+    if not re.search(rf"\b{fitting:,}\b", seen["memory"]):
+        yield f"{fitting} sequences fit, and the page says {seen['memory']!r}"
+    yield from _row_differences(seen, {row["batch"]: row for row in plan["rows"]})
+
+
+def _without_shares(verdict: str) -> str:
+    """A share that lies between two whole percents is rounded to either."""
+    return re.sub(r"\d+%(?= )", "…%", verdict.replace("80% range", "range"))
+
+
+def _row_differences(seen: dict[str, Any], rows: dict[int, dict[str, Any]]) -> Iterator[str]:
+    shown = {}
+    for cells in seen["rows"]:
+        named = dict(zip(seen["head"], cells, strict=True))
+        shown[int(re.sub(r"\D", "", named["batch"].partition("(")[0]))] = named
+    if missing := set(shown) ^ set(rows):
+        yield f"rows of batches {sorted(missing)} are on one side alone"
+    for batch, row in rows.items():
+        limit, even = bottleneck(row["bound_by"]), _even(row)
+        if batch in shown and (shown[batch]["bottleneck"], shown[batch]["break-even"]) != (limit, even):
+            yield f"at batch {batch} the table has {shown[batch]}, the command {limit}, {even}"
+        if batch != seen["batch"]:
+            continue
+        component, *rest = seen["tiles"]["bottleneck"]
+        if (f"{component} ({rest[0]})" if rest and rest[0] else component) != limit:
+            yield f"bottleneck {seen['tiles']['bottleneck']} in the tile, {limit} in the command"
+        if seen["tiles"]["break-even"][0] != even:
+            yield f"break-even {seen['tiles']['break-even']} in the tile, {even} in the command"
+
+
+def _even(row: dict[str, Any]) -> str:
+    return "never" if row["break_even_acceptance"] is None else f"{row['break_even_acceptance']:.2f}"
+
+
+# --- states of the static site: what its controls can be set to ---
+
+
+SITE = {  # dense and MoE, routing borrowed and own, one GPU and several
+    ("qwen3.6-35b-a3b", "h200"): ("vllm", "sglang"),
+    ("qwen3-8b", "h200"): ("sglang", "vllm"),
+    ("gpt-oss-120b", "b200"): ("trtllm",),
+    ("deepseek-v3", "h200"): ("vllm",),
+}
+
+
+def write_site(folder: Path) -> None:
+    drafters = ("own", "ngram")
+    outcomes = []
+    for (model, gpu), engines in SITE.items():
+        part = Selection(models=(model,), gpus=(gpu,), engines=engines, drafters=drafters)
+        outcomes += build_cells(part, folder, 1)[0]
+    models, gpus = (tuple(dict.fromkeys(names)) for names in zip(*SITE, strict=True))
+    whole = Selection(models=models, gpus=gpus, engines=("vllm", "sglang", "trtllm"), drafters=drafters)
+    write_pages(folder, whole, outcomes, None)
+
+
+def site_addresses(count: int, seed: int = 36) -> Iterator[str]:
+    generator = random.Random(seed)
+    for _ in range(count):
+        (model, gpu), engines = generator.choice(list(SITE.items()))
+        fields = {
+            "gpu": gpu,
+            "engine": generator.choice(engines),
+            "drafter": generator.choice(("", "", "ngram")),
+            "batch": str(generator.choice((1, 3, 8, 16, 40, 64, 100, 256, 300))),
+            "context": str(generator.choice(CONTEXTS[:13])),  # those of the slider, as far as all of them reach
+            "acceptance": generator.choice(("", "", "0.55", "0.8", "0.85,0.7,0.55,0.4", "length:2.6@3")),
+        }
+        yield f"{model}/?{urlencode({name: value for name, value in fields.items() if value})}"
+
+
+def main() -> int:
+    from playwright.sync_api import sync_playwright  # noqa: PLC0415
+
+    from tests.explorer.conftest import _setup, folder_served, running  # noqa: PLC0415
+
+    wrong = refused = 0
+    with TemporaryDirectory() as name, sync_playwright() as playwright, running() as server:
+        write_site(Path(name))
+        browser = playwright.chromium.launch(executable_path=_setup().chromium(), args=["--no-sandbox"])
+        page = browser.new_page(viewport={"width": 1280, "height": 500})
+        with folder_served(Path(name)) as site:
+            sides = {
+                "the page": [f"{server}{state.address}" for state in states(STATES)],
+                "the static site": [f"{site}{path}" for path in site_addresses(SITE_STATES)],
+            }
+            for side, addresses in sides.items():
+                for index, address in enumerate(addresses, start=1):
+                    seen = read(page, address)
+                    refused += "refused" in seen
+                    found = [] if "refused" in seen else list(differences(seen, exact=side == "the page"))
+                    wrong += len(found)
+                    for text in found:
+                        print(f"{address}: {text}", flush=True)
+                    if index % 20 == 0:
+                        done = f"{index}/{len(addresses)} states of {side}"
+                        print(f"{done}: {wrong} differences, {refused} refused", flush=True)
+        browser.close()
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
