@@ -6,7 +6,7 @@ import { place } from "./knots.js";
 import { fill } from "./phrases.js";
 import { choose, extended, pays } from "./rules.js";
 import { argmax, depthAt, maxDepth, range, spread } from "./schedule.js";
-import { breakEven, shifted, survivalTo } from "./survival.js";
+import { breakEven, shifted, survivalTo, understood } from "./survival.js";
 import { verdict } from "./words.js";
 
 class Prices {
@@ -90,7 +90,7 @@ function facts({ cell, drafter, prices }) {
   };
 }
 
-const sourcesOf = (drafter, { survival, given }) => (survival ? { ...drafter.sources, acceptance: `measured: ${given}, given by the user` } : drafter.sources);
+const sourcesOf = (drafter, { survival, given }) => (survival ? { ...drafter.sources, acceptance: `measured: ${given}, given by the user: ${understood(given, survival)}` } : drafter.sources);
 
 // --- the engine's setting: { schedule, text, file, needs, notes } ---
 

@@ -35,6 +35,13 @@ function ofMean(kind, mean, depth) {
   return powers(bisected((alpha) => sum(powers(alpha, depth)), mean - bonus), depth);
 }
 
+// What was understood, as the command line says it.
+export function understood(text, given) {
+  const per = (value) => value.toFixed(2), accepted = per(sum(given));
+  if (/^(length|accepted):/.test(text)) return `${accepted} accepted drafts per round, ${per(given[0])} per token`;
+  return given.length === 1 ? `${per(given[0])} per token` : `${accepted} accepted drafts per round of ${given.length}, ${per(given[0])} for the first`;
+}
+
 // S_1..S_depth, extended by the last conditional acceptance.
 export function survivalTo(given, depth) {
   const out = given.slice(0, depth), last = given.length - 1;
