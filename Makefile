@@ -29,11 +29,12 @@ test: $(VENV)/.installed-dev fetched
 test-fast: $(VENV)/.installed-dev
 	$(TESTS) -m 'not slow' tests/unit tests/properties tests/contracts
 
-# 200 states of the page, 400 of the static site, then every bundled model, GPU and engine (continues where it was
-# stopped), and their prices in every precision. `make test` runs samples of all four.
+# 200 states of the page and 60 of the static site against their command lines, 400 grids of the site, then every bundled model, GPU and engine (continues where it was
+# stopped), and their prices in every precision. `make test` runs samples of all.
 test-matrix: $(VENV)/.installed-dev
 	$(BIN)/python scripts/setup_browser.py
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m tests.explorer.agreement
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m tests.explorer.command_agreement
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m tests.explorer.site_states
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m tests.matrix
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m tests.price_matrix

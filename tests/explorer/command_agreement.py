@@ -44,18 +44,16 @@ _READ = """() => {
 }"""
 
 
-def read(page: Page, address: str) -> dict[str, Any]:
-    """What the page of a state says, and the command that it offers."""
+def answered(page: Page, address: str) -> bool:
+    """Whether the state of an address is answered: one that fits nowhere is refused."""
     page.goto(address)
-    page.wait_for_selector("#numbers dd, #answer[data-says=refused]", timeout=120_000)
-    if page.get_attribute("#answer", "data-says") == "refused":
-        return {"refused": page.inner_text("#error")}
+    page.wait_for_selector("#answer[data-says]", timeout=120_000)
+    return page.get_attribute("#answer", "data-says") != "refused"
+
+
+def differences(page: Page, *, exact: bool = True) -> Iterator[str]:
+    """Between what the page says and the command that it offers; the static site rounds a share of throughput."""
     seen: dict[str, Any] = page.evaluate(_READ)
-    return seen
-
-
-def differences(seen: dict[str, Any], *, exact: bool = True) -> Iterator[str]:
-    """Between the page and its command; the static site rounds a share of throughput and prices of rare batches."""
     program, *arguments = shlex.split(seen["command"])
     assert program == "specmargin"
     plan = payload(*arguments)
@@ -74,7 +72,7 @@ def differences(seen: dict[str, Any], *, exact: bool = True) -> Iterator[str]:
 
 def _without_shares(verdict: str) -> str:
     """A share that lies between two whole percents is rounded to either."""
-    return re.sub(r"\d+%(?= )", "…%", verdict.replace("80% range", "range"))
+    return re.sub(r"falls by \d+%", "falls", verdict)
 
 
 def _row_differences(seen: dict[str, Any], rows: dict[int, dict[str, Any]]) -> Iterator[str]:
@@ -155,11 +153,10 @@ def main() -> int:
             }
             for side, addresses in sides.items():
                 for index, address in enumerate(addresses, start=1):
-                    seen = read(page, address)
-                    refused += "refused" in seen
-                    found = [] if "refused" in seen else list(differences(seen, exact=side == "the page"))
-                    wrong += len(found)
-                    for text in found:
+                    found = list(differences(page, exact=side == "the page")) if answered(page, address) else None
+                    refused += found is None
+                    wrong += len(found or ())
+                    for text in found or ():
                         print(f"{address}: {text}", flush=True)
                     if index % 20 == 0:
                         done = f"{index}/{len(addresses)} states of {side}"

@@ -102,6 +102,26 @@ def test_the_table_by_batch_shows_ten_rows(page: Page, server: str) -> None:
     assert hidden <= 1
 
 
+_CLIPPED = """() => [...document.querySelectorAll("#controls select")].filter((e) => e.offsetParent).flatMap((e) => {
+  const style = getComputedStyle(e), pen = document.createElement("canvas").getContext("2d");
+  pen.font = style.font;
+  const room = e.clientWidth - parseFloat(style.paddingLeft) - parseFloat(style.paddingRight) - 18; // its arrow
+  return [...e.options].map((o) => o.textContent).filter((text) => pen.measureText(text).width > room);
+})"""
+
+
+@pytest.mark.parametrize("width", [400, 1280])
+def test_no_name_of_a_list_is_clipped(page: Page, server: str, width: int) -> None:
+    page.set_viewport_size({"width": width, "height": 800})
+    page.goto(f"{server}/?prices=laws")
+    page.wait_for_selector("#numbers dd")
+    if width == 400:
+        page.click("#drawer")
+    assert page.locator("[name=model] option").count() > 30
+    assert page.evaluate(_CLIPPED) == []
+    assert "256 experts" in page.inner_text("#sizes") and "141 GB" in page.inner_text("#sizes")
+
+
 # --- the drawer of a phone ---
 
 

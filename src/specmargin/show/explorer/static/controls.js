@@ -1,6 +1,6 @@
 // The form: filled from the catalog, shows a state, and reports changes.
 
-import { byId, COUNTS, element, enginesOf, fill, gpuGroups, modelGroups } from "./dom.js";
+import { byId, COUNTS, element, enginesOf, fill, gpuGroups, modelGroups, sizesOf } from "./dom.js";
 import { DEFAULTS } from "./fields.js";
 import { uploaded } from "./files.js";
 import * as loads from "./loads.js";
@@ -21,6 +21,7 @@ export function show(state, catalog, markedRow) {
   fill(named("model"), [...group("Dropped", files("config")), ...group("As given", known ? [] : [[state.model, state.model]]), ...modelGroups(catalog)], state.model);
   const gpus = gpuGroups(catalog), listed = gpus.some(([, options]) => options.some(([name]) => name === state.gpu));
   fill(named("gpu"), listed ? gpus : [...gpus, ["As in the link", [[state.gpu, state.gpu]]]], state.gpu); // an alias, such as h100-sxm
+  byId("sizes").textContent = sizesOf(catalog, state);
   fill(named("gpus"), one(COUNTS.some(([n]) => n === state.gpus) ? COUNTS : [...COUNTS, [state.gpus, state.gpus]]), state.gpus);
   const layouts = { tp: "tensor parallel", ep: "expert parallel", "dp-ep": "data-parallel attention, expert parallel" };
   fill(named("parallel"), one(catalog.parallel.map((name) => [name, layouts[name] ?? name])), state.parallel);

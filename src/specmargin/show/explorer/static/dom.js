@@ -65,8 +65,7 @@ export const times = (value) => `${value.toFixed(2)}×`;
 export const whole = (value) => Math.round(value).toLocaleString("en");
 
 export function modelGroups(catalog) {
-  const text = (m) => `${m.name} (${m.billions} B${m.experts ? `, ${m.experts_per_token}/${m.experts}` : ""})`;
-  const named = (list) => list.map((m) => [m.name, text(m)]);
+  const named = (list) => list.map((m) => [m.name, m.name]);
   return [
     ["Mixtures of experts", named(catalog.models.filter((m) => m.experts))],
     ["Dense", named(catalog.models.filter((m) => !m.experts))],
@@ -74,11 +73,18 @@ export function modelGroups(catalog) {
 }
 
 export function gpuGroups(catalog) {
-  const named = (list) => list.map((g) => [g.name, `${g.title.replace(/^NVIDIA /, "")} (${g.gigabytes} GB)`]);
+  const named = (list) => list.map((g) => [g.name, g.title.replace(/^NVIDIA (GeForce )?|^AMD (Instinct )?/, "")]);
   return [
     ["Measured kernels", named(catalog.gpus.filter((g) => g.measured))],
     ["Datasheet only", named(catalog.gpus.filter((g) => !g.measured))],
   ];
+}
+
+// Of the chosen model and GPU; beside the names in the lists they would not fit.
+export function sizesOf(catalog, { model, gpu }) {
+  const m = catalog.models.find(({ name }) => name === model), g = catalog.gpus.find(({ name }) => name === gpu);
+  const experts = m?.experts ? `, ${m.experts_per_token} of ${m.experts} experts` : "";
+  return [m && `${m.billions} B${experts}`, g && `${g.gigabytes} GB per GPU`].filter(Boolean).join("; ");
 }
 
 // The engines that run on a GPU, its default first; all of them for a GPU that is not listed.

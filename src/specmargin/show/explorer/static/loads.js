@@ -5,10 +5,10 @@ import { DEFAULTS } from "./fields.js";
 import { BATCHES, contextOf, modeOf, powerOf } from "./state.js";
 
 const PRESETS = {
-  chat: { title: "Chat: 500 in, 300 out, 32 requests", concurrency: "32", isl: "500", osl: "300" },
-  agent: { title: "Agent: 8,000 in, 500 out, 16 requests", concurrency: "16", isl: "8000", osl: "500" },
-  batch: { title: "Batch: 1,000 in, 1,000 out, 256 requests", concurrency: "256", isl: "1000", osl: "1000" },
-  long: { title: "Long context: 64,000 in, 1,000 out, 4 requests", concurrency: "4", isl: "64000", osl: "1000" },
+  chat: { title: "Chat: 500 in, 300 out, 32 users", concurrency: "32", isl: "500", osl: "300" },
+  agent: { title: "Agent: 8k in, 500 out, 16 users", concurrency: "16", isl: "8000", osl: "500" },
+  batch: { title: "Batch: 1k in, 1k out, 256 users", concurrency: "256", isl: "1000", osl: "1000" },
+  long: { title: "Long: 64k in, 1k out, 4 users", concurrency: "4", isl: "64000", osl: "1000" },
 };
 const FIRST = { concurrency: "32", qps: "2" }; // when a way to give the load is chosen, and no answer says what can be served
 const SHARE = 0.8; // of the rate that the concurrent requests of the last answer reach without speculation
