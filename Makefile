@@ -29,8 +29,9 @@ test: $(VENV)/.installed-dev fetched
 test-fast: $(VENV)/.installed-dev
 	$(TESTS) -m 'not slow' tests/unit tests/properties tests/contracts
 
-# 200 states of the page and 60 of the static site against their command lines, 400 grids of the site, then every bundled model, GPU and engine (continues where it was
-# stopped), and their prices in every precision. `make test` runs samples of all.
+# 200 states of the page and 60 of the static site, against themselves and the command line, 400 grids of the site, then
+# every bundled model, GPU and engine (continues where it was stopped), and their prices in every precision. `make test`
+# runs samples of all.
 test-matrix: $(VENV)/.installed-dev
 	$(BIN)/python scripts/setup_browser.py
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m tests.explorer.agreement

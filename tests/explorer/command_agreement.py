@@ -1,8 +1,8 @@
 """Random states of the page against the command line that the page itself offers to copy.
 
 Of each state: the verdict with its limits and its largest unknown, bottleneck, break-even, warnings and sources, at the
-marked batch and in every row of the table. `tests/explorer/test_agreement.py` tries a sample of the local page's and
-of the static site's states; `python -m tests.explorer.command_agreement` (in `make test-matrix`) 200 and 60.
+marked batch and in every row of the table. `tests/explorer/test_agreement.py` tries a sample of the local page's,
+`tests/explorer/test_site.py` of the static site's; `python -m tests.explorer.command_agreement` (in `make test-matrix`) 200 and 60.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import random
 import re
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -121,10 +121,11 @@ def write_site(folder: Path) -> None:
     write_pages(folder, whole, outcomes, None)
 
 
-def site_addresses(count: int, seed: int = 36) -> Iterator[str]:
+def site_addresses(count: int, cells: Mapping[tuple[str, str], Sequence[str]] = SITE, seed: int = 36) -> Iterator[str]:
+    """`cells`: engines by model and GPU."""
     generator = random.Random(seed)
     for _ in range(count):
-        (model, gpu), engines = generator.choice(list(SITE.items()))
+        (model, gpu), engines = generator.choice(list(cells.items()))
         fields = {
             "gpu": gpu,
             "engine": generator.choice(engines),

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 pytest.importorskip("vl_convert")
 from specmargin.show.site.build import BuiltCell, Selection, build_cells
 from specmargin.show.site.pages import write_pages
+from tests.explorer.command_agreement import answered as answered_at
+from tests.explorer.command_agreement import differences, site_addresses
 from tests.explorer.conftest import folder_served
 
 Open = Callable[..., "Page"]
@@ -259,6 +261,16 @@ def test_the_rest_of_a_plan_on_the_grid(visit: Open) -> None:
             # Between sampled batches the price of one position is interpolated over steps of kernels' tiles.
             if right["hurdle"] is not None and row["batch"] in DEFAULT_BATCHES:
                 assert abs(row["hurdle"] - right["hurdle"]) < 5e-3, where
+
+
+def test_its_pages_say_what_their_commands_print(visit: Open, served: str) -> None:
+    """Verdict with its limits and unknowns, bottleneck, break-even, memory, warnings and sources, at any batch."""
+    page, wrong, checked = visit(), [], 0
+    for path in site_addresses(24, CELLS):
+        if answered_at(page, served + path):
+            checked += 1
+            wrong += [f"{path}: {text}" for text in differences(page, exact=False)]
+    assert wrong == [] and checked >= 20
 
 
 RULES = (
