@@ -2,7 +2,8 @@
 
 Of each state: the verdict with its limits and its largest unknown, bottleneck, break-even, warnings and sources, at the
 marked batch and in every row of the table. `tests/explorer/test_agreement.py` tries a sample of the local page's,
-`tests/explorer/test_site.py` of the static site's; `python -m tests.explorer.command_agreement` (in `make test-matrix`) 200 and 60.
+`tests/explorer/test_site.py` of the static site's; `python -m tests.explorer.command_agreement` (in `make test-matrix`)
+200 and 60.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ def differences(page: Page, *, exact: bool = True) -> Iterator[str]:
     if seen["sources"] != [f"{name}: {source}" for name, source in plan["sources"].items()]:
         yield f"other sources: {seen['sources']}"
     fitting = plan["largest_batch"] if any(depth for _, _, depth in plan["schedule"]) else plan["no_spec_largest_batch"]
-    if not re.search(rf"\b{fitting:,}\b", seen["memory"]):
+    if seen["memory"] and not re.search(rf"\b{fitting:,}\b", seen["memory"]):
         yield f"{fitting} sequences fit, and the page says {seen['memory']!r}"
     yield from _row_differences(seen, {row["batch"]: row for row in plan["rows"]})
 
