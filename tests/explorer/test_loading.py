@@ -103,7 +103,8 @@ def test_the_table_by_batch_shows_ten_rows(page: Page, server: str) -> None:
 
 
 #: But for drafters: names of published heads are longer than any list; the chosen one's is in full beside the answer.
-_CLIPPED = """() => [...document.querySelectorAll("#controls select:not([name=drafter])")].filter((e) => e.offsetParent).flatMap((e) => {
+_CLIPPED = """() => [...document.querySelectorAll("#controls select:not([name=drafter])")]
+  .filter((e) => e.offsetParent).flatMap((e) => {
   const style = getComputedStyle(e), pen = document.createElement("canvas").getContext("2d");
   pen.font = style.font;
   const room = e.clientWidth - parseFloat(style.paddingLeft) - parseFloat(style.paddingRight) - 18; // its arrow
