@@ -33,7 +33,7 @@ def asked(command: str) -> dict[str, Any]:
     return answer
 
 
-ANSWER = r"^(Yes|No|Uncertain at batch \d+ with \w+|Only up to batch \d+|Not yet): "
+ANSWER = r"^(Yes|No|Uncertain at batch \d+ with \w+|(?:Only|Yes,) up to batch \d+|Not yet): "
 TREES = r"trees are not priced, only chains of draft tokens"
 LLAMA = r"llama\.cpp flags .*--spec-type draft-\w+ .*--spec-draft-n-max \d"
 

@@ -85,7 +85,7 @@ def test_a_shifted_curve_stays_a_survival_curve() -> None:
 def test_the_answer_says_how_sure_it_is() -> None:
     options = ["plan", "qwen3-30b-a3b", "--gpu", "h200", "--prices", "laws", "--drafter", "eagle"]
     text = " ".join(run(*options).out.split())
-    assert re.match(r"Only up to batch 256: \d\.\d\d× at batch 1 \(80% range \d\.\d\d to \d\.\d\d\) with eagle\.", text)
+    assert re.match(r"Yes, up to batch 256: \d\.\d\d× at batch 1 \(80% range \d\.\d\d to \d\.\d\d\) with eagle\.", text)
     assert "Largest unknown: acceptance (not measured); run specmargin profile acceptance." in text
     payload = json.loads(run(*options, "--json").out)
     assert payload["rows"][0]["speedup_low"] < payload["rows"][0]["speedup"] < payload["rows"][0]["speedup_high"]
