@@ -64,6 +64,13 @@ def _texts(spec: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize("name", DRAWN)
+def test_no_axis_or_label_names_a_missing_value(name: str) -> None:
+    """Rows without the field of an axis put "undefined" among its ticks."""
+    drawn = str(rendered(figure(name, view(context=64_500)).chart(LIGHT), "svg"))
+    assert not re.search(r">(undefined|null|NaN)<", drawn)
+
+
+@pytest.mark.parametrize("name", DRAWN)
 def test_structure_depends_on_the_key_and_never_on_the_rows(name: str) -> None:
     one, two = figure(name, view(acceptance="0.5")), figure(name, view(acceptance="0.9"))
     if one.key == two.key:

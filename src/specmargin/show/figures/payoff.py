@@ -187,7 +187,8 @@ def _draw_context(contexts: tuple[str, ...]) -> alt.LayerChart:
         legend=alt.Legend(title="speed-up", gradientLength=160, format=".1f", tickCount=4),
     )
     tooltip = tips("batch:O", "context:O", "speedup:Q||.2f", "depth:Q|draft")
-    ends = on.points("ends", opacity=0, color=colour)  # unseen: only the ends of the colour scale
+    # Unseen: only the ends of the colour scale. They have no batch, which an axis would name "undefined".
+    ends = Plane(x_at(0), y_at(0)).points("ends", opacity=0, color=colour)
     return layers(on.cells(colour, tooltip=tooltip), ends)
 
 
