@@ -152,6 +152,16 @@ def test_a_load_that_speculation_slows_down_is_told_so() -> None:
     assert list(form_faults(text, answer.advice)) == []
 
 
+def test_a_load_for_which_nothing_is_drafted_is_named_and_its_range_includes_the_prefill() -> None:
+    answer = planned(*MODELS[3], concurrency=4, isl=4096, osl=64, acceptance="0.02")
+    assert answer.service is not None and answer.refused is not None and answer.service.speculating.depth == 0.0
+    text, (row, sure) = answer_text(answer), answer.refused
+    assert " at concurrency 4 (80% range " in text.splitlines()[0]
+    low = float(re.findall(r"range (\d\.\d\d) to", text)[0])
+    assert sure.low < low < 1.0 and row.speedup < 1.0
+    assert list(form_faults(text, answer.advice)) == []
+
+
 @pytest.mark.parametrize(
     ("load", "complaint"),
     [

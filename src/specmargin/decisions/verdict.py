@@ -67,6 +67,8 @@ def verdict(
     served = service is not None and plan.pays
     if service is not None and served:
         values |= {"served": True, "drafter": None} | dict(service)
+    elif service is not None:
+        values |= {"drafter": None} | dict(service)  # nothing is drafted: what the best draft would give
     if served or unsupported or not gains:
         values |= {"limit": None, "less_capacity": False}
     values["crowded"] = values.get("wanted", 0.0) > plan.largest_batch
@@ -111,12 +113,14 @@ def _drafts(plan: Plan, judgement: Judgement) -> dict[str, Any]:
     accepted = float(plan.scenario.survival.up_to(max(row.depth, 1)).sum())
     evens = [each.break_even_acceptance for each in plan.rows if each.fits and each.depth > 0 and each.speedup > 1.0]
     known = [round(even, 2) for even in (row.break_even_acceptance, *evens) if even is not None]
+    # The constant acceptance with as many accepted tokens, which can be compared with the break-even.
+    used = float(break_even_acceptance(1.0 + accepted, max(row.depth, 1)))
     return _steps(plan) | {
         "only_batch": row.batch if len(plan.rows) == 1 else None,
         "even": min(known, default=None),
         "most_even": max(known) if known and max(known) > min(known) else None,  # of a batch at which it pays
-        # The constant acceptance with as many accepted tokens, which can be compared with the break-even.
-        "used": float(break_even_acceptance(1.0 + accepted, max(row.depth, 1))),
+        "used": used,
+        "just_short": bool(known) and round(used, 2) == min(known),  # would be printed as the same number
     }
 
 

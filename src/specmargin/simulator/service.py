@@ -84,13 +84,21 @@ class Service:
         said |= {"waits": self.waits_longer, "plain_ttft": duration(before.ttft_seconds)}
         said |= {"ttft": duration(after.ttft_seconds), "queue_grows": bool(after.queue_growth_per_second)}
         said |= {"plain_keeps_up": not before.queue_growth_per_second, "wanted": before.sequences}
-        if self.load.users is not None:
-            said |= {"users": self.load.users}
-        else:
-            said |= {"qps": self.load.requests_per_second}
+        said |= self._said_load
+        if self.load.users is None:
             said |= {"plain_ms": 1e3 * (before.tpot_seconds or 0.0), "ms": 1e3 * (after.tpot_seconds or 0.0)}
         share = before.prefill_share
         return said | {"prefill": f"{100.0 * share:.0f}" if share > _MUCH_PREFILL else None}
+
+    def said_of_refused(self, *decode_speedups: float) -> dict[str, Any]:
+        """The same of a draft that the setting leaves out: its speed-up of decode steps, and the ends of its range."""
+        factors = (self.bound(1.0, speedup) for speedup in decode_speedups)
+        return dict(zip(("factor", "low", "high"), factors, strict=True)) | self._said_load
+
+    @property
+    def _said_load(self) -> dict[str, Any]:
+        users, rate = self.load.users, self.load.requests_per_second
+        return {"qps": rate} if users is None else {"users": users}
 
     def cost_per_million_tokens(self, side: Steady, gpu_hour_price: float) -> float:
         """Of output tokens, with everything that their requests take."""

@@ -96,17 +96,28 @@ def _ranked_values(entry: DrafterPlan) -> dict[str, Any]:
 
 def answer_text(best: DrafterPlan) -> str:
     """The verdict: of the service, with a load; else of decode steps."""
-    sure = best.service_range
-    service = None if best.service is None or sure is None else best.service.said(*sure)
     return verdict(
         best.plan,
         best.judgement,
         advice=best.advice,
         unsupported=best.config.unsupported,
-        service=service,
+        service=_service(best),
         latency=_latency(best),
         at_batch=best.request.at_batch,
     )
+
+
+def _service(best: DrafterPlan) -> dict[str, Any] | None:
+    """What a verdict says of a load; where nothing is drafted, of the best draft."""
+    sure = best.service_range
+    if best.service is None or sure is None:
+        return None
+    if best.plan.pays:
+        return best.service.said(*sure)
+    if best.refused is None:
+        return None
+    row, unsure = best.refused
+    return best.service.said_of_refused(row.speedup, unsure.low, unsure.high)
 
 
 def _latency(best: DrafterPlan) -> dict[str, Any]:

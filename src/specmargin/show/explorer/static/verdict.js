@@ -9,7 +9,7 @@ const range = (row) => (row.depth ? `${row.speedup_low.toFixed(2)} to ${times(ro
 const more = ({ gain }) => (gain === 0 ? "–" : `${gain < 0 ? "−" : "+"}${Math.abs(gain * 100).toFixed(1)}%`);
 const better = (row) => (row.better_depth === null ? "" : `${row.better_depth || "none"}: ${times(row.better_speedup)}`);
 const inSeconds = (seconds) => `${seconds >= 100 ? whole(seconds) : seconds.toFixed(1)} s`; // beyond 10,000 ms
-const milliseconds = (seconds) => (seconds === null ? "–" : seconds >= 10 ? inSeconds(seconds) : (seconds * 1e3).toFixed(2)); // null: requests of one token
+const milliseconds = (seconds) => (seconds === null ? "–" : seconds >= 10 ? inSeconds(seconds) : seconds >= 1 ? whole(seconds * 1e3) : (seconds * 1e3).toFixed(2)); // null: requests of one token
 const latency = (seconds) => (seconds === null || seconds >= 10 ? milliseconds(seconds) : `${milliseconds(seconds)} ms`);
 const firstToken = (side) => (side.queue_growth_per_second ? "grows" : latency(side.ttft_seconds)); // without end: the queue does
 const dollars = (value) => `$${value < 1 ? value.toFixed(3) : value.toFixed(2)}`;
@@ -57,22 +57,22 @@ function tiles(plan, here) {
   const { service } = plan;
   const list = [];
   if (service) {
-    list.push(["speed-up", times(service.speedup), `${service.speedup_low.toFixed(2)} to ${times(service.speedup_high)}; decode steps ${times(here.speedup)}`]);
-    const { speculating: { depth, sequences } } = service;
-    list.push(["draft", depth ? depth.toFixed(1) : "off", `on average at batch ${whole(sequences)}, from ${drafterOf(plan, here)}`]);
+    const { speculating: { depth, sequences } } = service; // nothing drafted: no range, no batch, no drafter
+    list.push(["speed-up", times(service.speedup), depth && `${service.speedup_low.toFixed(2)} to ${times(service.speedup_high)}; decode steps ${times(here.speedup)}`]);
+    list.push(["draft", depth ? depth.toFixed(1) : "off", depth && `on average at batch ${whole(sequences)}, from ${drafterOf(plan, here)}`]);
     list.push(["tokens/s", whole(service.speculating.tokens_per_second), `${whole(service.plain.tokens_per_second)} without`]);
     list.push(["tpot", latency(service.speculating.tpot_seconds), `per token; ${latency(service.plain.tpot_seconds)} without`]);
     list.push(["ttft", firstToken(service.speculating), `to the first token; ${firstToken(service.plain)} without`]);
   } else {
     list.push(["speed-up", times(here.speedup), here.fits ? range(here) : "does not fit in memory"]);
-    list.push(["draft", here.depth || "off", better(here) ? `better here: ${better(here)}` : `tokens from ${drafterOf(plan, here)}`]);
+    list.push(["draft", here.depth || "off", better(here) ? `better here: ${better(here)}` : here.depth && `tokens from ${drafterOf(plan, here)}`]);
     list.push(["tokens/s", whole(here.goodput_tokens_per_second), `${whole(here.no_spec_tokens_per_second)} without`]);
     list.push(["ms/token", milliseconds(here.tpot_seconds), `${milliseconds(here.no_spec_tpot_seconds)} without`]);
   }
   const cost = costs(plan, here);
   if (cost) list.push(["$/M tokens", dollars(cost.drafting), cost.drafting <= cost.plain ? `saves ${dollars(cost.plain - cost.drafting)} of ${dollars(cost.plain)}` : `${dollars(cost.drafting - cost.plain)} more than without`].concat(plan.gpu_hour.assumed ? `at $${plan.gpu_hour.usd} per GPU-hour (assumed: ${plan.gpu_hour.source} ${plan.gpu_hour.month})` : []));
   list.push(["break-even", here.break_even_acceptance?.toFixed(2) ?? "never",
-    here.break_even_accept_length === null ? "per-token acceptance" : `per token; accept length ${here.break_even_accept_length.toFixed(2)}`]);
+    here.break_even_accept_length === null ? `per-token acceptance, drafts of ${here.break_even_depth}` : `per token; accept length ${here.break_even_accept_length.toFixed(2)}`]);
   if (here.next_token) list.push(["one more token", more(here.next_token), `tokens/s; its survival is ${here.next_token.survival.toFixed(2)}`]);
   if (here.distinct_experts !== null) list.push(["experts read", whole(here.distinct_experts), `of ${here.experts} per layer, busiest GPU`]);
   list.push(["bottleneck", ...bottleneck(here)]);
