@@ -80,6 +80,14 @@ def test_a_range_that_spans_one_is_uncertain_in_its_own_colour_with_what_to_meas
     assert dot(known) not in [colour for said, colour in colours if said == "uncertain"]
 
 
+def test_an_answer_without_drafts_names_the_load_and_no_range_or_drafter(open_page: Open) -> None:
+    page = answered(open_page("/?prices=laws&model=llama-3.1-8b&acceptance=0.02&concurrency=4&isl=4096&osl=64"))
+    assert " at concurrency 4 (80% range " in page.inner_text("#line")
+    assert (tile(page, "draft"), tile(page, "speed-up")) == ("off", "1.00×")
+    assert re.search(r"drafts of \d|accept length", tile(page, "break-even"))
+    assert "undefined" not in page.inner_text("main")
+
+
 def test_a_missed_latency_target_is_in_the_line_and_its_colour(open_page: Open) -> None:
     page = answered(open_page("/?prices=laws&batch=24&tpot_slo=3"))
     plan = planned("qwen3.6-35b-a3b", "--gpu", "h200", "--prices", "laws", "--tpot-slo", "3", batch=24)

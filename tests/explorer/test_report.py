@@ -17,7 +17,7 @@ from specmargin.errors import InputError
 from specmargin.show.explorer.gallery import GALLERY
 from specmargin.show.explorer.jobs import Jobs
 from specmargin.show.explorer.schema import Progress
-from specmargin.show.explorer.words import bottleneck
+from specmargin.show.explorer.words import bottleneck, size
 from specmargin.show.figures.theme import DARK_OF, PAIRED
 from tests.explorer.test_api import planned
 
@@ -163,3 +163,10 @@ def test_progress_is_kept_by_job_and_only_of_the_last_ones(client: httpx.Client)
     advance()  # forgotten: nothing happens
     assert client.get("/api/report/progress", params={"job": "f" * 16}).json() == {"done": 0, "total": 0}
     assert client.get("/api/report/progress", params={"job": "../x"}).status_code == 422
+
+
+@pytest.mark.parametrize(
+    ("parameters", "shown"), [(34.66e9, "34.7 B"), (1.573e12, "1.57 T"), (12.3e6, "12.3 M"), (999.8e9, "1 T")]
+)
+def test_sizes_of_models_have_three_digits(parameters: float, shown: str) -> None:
+    assert size(parameters) == shown

@@ -162,6 +162,12 @@ def test_a_load_for_which_nothing_is_drafted_is_named_and_its_range_includes_the
     assert list(form_faults(text, answer.advice)) == []
 
 
+def test_an_acceptance_that_is_printed_like_the_one_needed_is_just_under_it() -> None:
+    needed = planned(*MODELS[3], depth=1, batch="4", acceptance="0.02").refused[0].break_even_acceptance
+    text = answer_text(planned(*MODELS[3], depth=1, batch="4", acceptance=f"{needed - 1e-4:.5f}"))
+    assert f"Drafts of 1 need acceptance {needed:.2f}; the plan uses just under that." in text
+
+
 @pytest.mark.parametrize(
     ("load", "complaint"),
     [

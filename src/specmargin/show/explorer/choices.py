@@ -24,6 +24,7 @@ from specmargin.prices.kernels import store
 from specmargin.show.explorer.gallery import GALLERY, absent_figures
 from specmargin.show.explorer.schema import KV_CACHES, WEIGHTS
 from specmargin.show.explorer.view import View, pricer_of
+from specmargin.show.explorer.words import size
 from specmargin.show.figures.overlay import OVERLAYS
 from specmargin.show.figures.theme import THEMES, config
 from specmargin.verbs.plan.commands import check_json
@@ -74,7 +75,7 @@ def _model(architecture: Architecture) -> dict[str, Any]:
     pools = architecture.pools
     return {
         "name": architecture.name,
-        "billions": round(architecture.parameters / 1e9, 1),
+        "size": size(architecture.parameters),
         "experts": pools[0].experts if pools else None,
         "experts_per_token": pools[0].experts_per_token if pools else None,
         "mtp": architecture.draft_head is not None,

@@ -9,6 +9,7 @@ from urllib.parse import urlencode
 
 from specmargin.formats import ENGINES
 from specmargin.show.explorer.front import BATCHES, Front, FrontCell, Mark, Row, bundled, bundled_front
+from specmargin.show.explorer.words import size
 
 _WORDS = {"uncertain": "uncertain", "off": "off", "full": "no room", "unsupported": "not run"}
 _LEVELS = (1.25, 1.6, 2.0)  # speed-ups at which the blue gets deeper
@@ -66,7 +67,7 @@ def _table(front: Front) -> Iterator[str]:
         kind = f"{row.experts} experts" if row.experts else "dense"
         yield f'<tr data-model="{escape(row.model)}" data-kind="{"moe" if row.experts else "dense"}">'
         yield f'<th scope="row" class="text" data-size="{row.billions:g}">{escape(row.model)}'
-        yield f"<small>{row.billions:g} B, {kind}</small></th>"
+        yield f"<small>{size(row.billions * 1e9)}, {kind}</small></th>"
         for gpu, _ in front.gpus:
             yield from _cell(front, row, gpu)
         yield "</tr>"

@@ -28,6 +28,7 @@ TITLES = {
 }
 #: What limits a component of a step, by resource; also in `static/answer.js`.
 LIMITS = {"bytes": "limited by memory reads", "flops": "limited by arithmetic", "fixed time": "a fixed time"}
+_UNITS = ((1e12, "T"), (1e9, "B"), (1e6, "M"))
 _GPUS = re.compile(r"--gpus (\d+)")
 _OPTION = re.compile(r"--([a-z]+(?:-[a-z]+)*)")
 
@@ -41,6 +42,12 @@ def page_words(message: str) -> str:
     message = _GPUS.sub(r"\1 GPUs", message)
     message = _OPTION.sub(lambda match: title(match.group(1).replace("-", "_")), message)
     return message[:1].upper() + message[1:] if message.split(" ", 1)[0].isalpha() else message
+
+
+def size(parameters: float) -> str:
+    """`34.7 B`, `1.57 T` or `12 M`: three digits."""
+    unit, letter = next(((unit, letter) for unit, letter in _UNITS if parameters >= 0.9995 * unit), _UNITS[-1])
+    return f"{parameters / unit:.3g} {letter}"
 
 
 def bottleneck(bound_by: str) -> str:

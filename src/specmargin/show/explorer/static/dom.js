@@ -84,7 +84,7 @@ export function gpuGroups(catalog) {
 export function sizesOf(catalog, { model, gpu }) {
   const m = catalog.models.find(({ name }) => name === model), g = catalog.gpus.find(({ name }) => name === gpu);
   const experts = m?.experts ? `, ${m.experts_per_token} of ${m.experts} experts` : "";
-  return [m && `${m.billions} B${experts}`, g && `${g.gigabytes} GB per GPU`].filter(Boolean).join("; ");
+  return [m && `${m.size}${experts}`, g && `${g.gigabytes} GB per GPU`].filter(Boolean).join("; ");
 }
 
 // The engines that run on a GPU, its default first; all of them for a GPU that is not listed.
