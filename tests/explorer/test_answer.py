@@ -138,6 +138,7 @@ def test_the_tooltip_of_a_speed_up_says_what_is_compared(open_page: Open, kept_p
     kept_page.hover("[data-tile='speed-up'] .term")
     assert kept_page.inner_text("#tip").startswith("Output tokens per second with these flags")
     page = answered(open_page("/?prices=laws&model=llama-3.1-8b&qps=2&isl=500&osl=100"))
+    assert "same cost at this load" in page.inner_text("[data-tile='$/M tokens']")  # both serve the same requests
     page.hover("[data-tile='speed-up'] .term")
     assert page.inner_text("#tip").startswith("Time per output token (TPOT) without speculation over")
 

@@ -434,9 +434,12 @@ def test_what_takes_long_is_said_to_be_under_way(open_page: Open) -> None:
     page.select_option("[name=gpu]", "b200")
     page.wait_for_selector("main[aria-busy=true]")
     assert "h200" in page.inner_text("#subject")  # what was there stays until the answer comes
+    faded = "(id) => getComputedStyle(document.getElementById(id)).opacity < 1"
+    assert all(page.evaluate(faded, name) for name in ("line", "verdict", "engine"))
+    assert page.is_disabled("#copy")  # flags of the old answer
     waited = True
     for route in held:
         route.continue_()
     page.wait_for_selector("#subject:has-text('b200')")
     page.wait_for_selector("main:not([aria-busy])")
-    assert page.get_attribute("main", "aria-busy") is None
+    assert page.get_attribute("main", "aria-busy") is None and page.is_enabled("#copy")

@@ -222,8 +222,11 @@ def test_a_pasted_config_is_read_within_the_bounds_of_uploads(open_page: Open) -
 
 def test_an_unknown_id_says_what_to_download_and_no_path_is_read(open_page: Open, client: httpx.Client) -> None:
     page = answered(open_page("/?prices=laws", expect="Failed to load resource"))
+    page.focus("#paste")
+    page.wait_for_selector("#tip:not([hidden])")
     paste(page, "nobody/never-heard-of-it-7b")
     page.wait_for_selector("#paste-note:has-text('hf download nobody/never-heard-of-it-7b config.json')")
+    assert not page.is_visible("#tip")  # it would cover the error
     assert "h200" in page.inner_text("#subject") and "model" not in fields(page)
     for path in ("src/specmargin", "tests/explorer", "../main", "/etc/passwd", "a/../b", "upload:0123456789abcdef"):
         reply = client.get("/api/resolve", params={"model": path})

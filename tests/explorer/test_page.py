@@ -308,6 +308,7 @@ def test_all_drafters_and_all_gpus_are_one_click(open_page: Open, client: httpx.
     page.click("#all-drafters")
     page.wait_for_selector("#compared tbody tr:nth-child(4)")
     assert page.locator("#compared tbody th").all_inner_texts() == ["mtp", "eagle", "dflash", "ngram"]
+    assert page.inner_text("#all-gpus") == "All GPUs that fit, at 1 GPU"
     page.click("#all-gpus")
     page.wait_for_selector("#compared tbody th:has-text('b200')")
     names = page.locator("#compared tbody th").all_inner_texts()

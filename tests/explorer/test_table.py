@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -83,6 +84,18 @@ def test_it_is_a_plain_table_without_scripts(browser: Browser, server: str) -> N
     context.close()
 
 
+def test_its_basis_and_every_word_of_its_cells_are_explained_above_the_rows(client: httpx.Client) -> None:
+    page = client.get("/table").text
+    above, table = page.split('<table id="front">')
+    assert "Context 1,024. Prices: laws fitted to measured kernels" in above and "borrowed" in above
+    key = above[above.index('class="key"') :]
+    shades = set(re.findall(r'class="m b\d+ ([a-z]+(?: p\d)?)"', table))
+    assert len(shades) > 4 and all(f'class="m {shade}"' in key for shade in shades)
+    stops = {" ".join(words.split()[:2]) for words in re.findall(r'class="stop">([^<]+)<', table)}
+    words = stops | set(re.findall(r'class="none"[^>]*>([^<]+)<', table))
+    assert words and all(f"<b>{word}" in key for word in words)
+
+
 def test_filter_sort_and_batch(open_page: Callable[..., Page]) -> None:
     page = open_page("/table")
     shown = "() => [...document.querySelectorAll('#front tbody tr:not([hidden])')].map((row) => row.dataset.model)"
@@ -114,6 +127,7 @@ def test_a_cell_leads_to_its_scenario(open_page: Callable[..., Page]) -> None:
     link.click()
     page.wait_for_selector("#numbers dd")
     assert shown.split()[-1] in page.inner_text("[data-tile='speed-up']")
+    assert "prices: laws fitted to measured kernels" in page.inner_text("#subject")  # as the table says
     page.click("#to-table")
     page.wait_for_selector("#front")
 

@@ -90,6 +90,13 @@ def test_the_prediction_is_the_plans() -> None:
     assert llamacpp["metric"] == "avg_pred_t/s" and llamacpp["predicted"] > llamacpp["predicted_without_speculation"]
 
 
+def test_at_a_rate_the_range_of_the_benchmark_is_that_of_the_verdict() -> None:
+    answer = planned(model="qwen3-30b-a3b", drafter="eagle", qps=4.0, isl=200, osl=50)
+    check = check_json(answer, *answer.headline)
+    shown = (answer.service.speedup, *answer.service_range)
+    assert (check["ratio"], check["ratio_low"], check["ratio_high"]) == pytest.approx(shown)
+
+
 @pytest.mark.parametrize(("engine", "noted"), [("vllm", True), ("sglang", True), ("trtllm", False)])
 def test_a_benchmark_of_equal_lengths_is_said_to_be_one(engine: str, noted: bool) -> None:
     """The prompts for TensorRT-LLM are the reader's own."""

@@ -195,8 +195,17 @@ def test_rows_that_do_not_fit_are_marked() -> None:
 
 def test_a_model_too_large_is_refused_with_advice() -> None:
     priced = pricer("deepseek-v3", "h100", "free")
-    with pytest.raises(ParallelismError, match=r"does not fit: weights need \d+ GB on each of 1 .* try --gpus"):
+    with pytest.raises(ParallelismError, match=r"does not fit: weights need \d+ GB; one NVIDIA .* try --gpus"):
         make_plan(priced, [1], Setting(max_depth=2))
+
+
+def test_smaller_weights_are_advised_only_where_they_fit() -> None:
+    with pytest.raises(
+        ParallelismError, match=r"need \d+ GB; one .*4090 has 22 GB to use; not even 4-bit .* several GPUs"
+    ):
+        make_plan(pricer("deepseek-v3", "rtx-4090", "free"), [1], Setting(max_depth=2))
+    with pytest.raises(ParallelismError, match="smaller --weights"):
+        make_plan(pricer("qwen3.6-35b-a3b", "rtx-4090", "free"), [1], Setting(max_depth=2))
 
 
 @pytest.mark.parametrize(("batches", "depth"), [([0], 4), ([1], -1), ([1], 65), ([1 << 20], 4)])

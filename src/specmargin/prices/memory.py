@@ -15,6 +15,8 @@ from specmargin.hardware.layout import Layout
 from specmargin.prices.attention import held_bytes
 from specmargin.step import ArrayLike, FloatArray
 
+_SMALLEST = 4.125 / 8  # bytes per parameter: 4 bits, and a scale for each group of 128
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryBudget:
@@ -86,23 +88,28 @@ def budget(
     )
     if memory.free_bytes <= 0:
         need = memory.weight_bytes + memory.drafter_bytes
-        target, advice = architecture.name, _advice(layout, device, need, memory.usable_bytes)
-        if memory.weight_bytes < memory.usable_bytes:
+        drafter_only = memory.weight_bytes < memory.usable_bytes
+        least = memory.weight_bytes if drafter_only else _SMALLEST * architecture.parameters / layout.gpus
+        target, advice = architecture.name, _advice(layout, device, need, least, memory.usable_bytes)
+        if drafter_only:
             target, advice = f"{drafter} beside {target}", advice.replace("--weights", "--draft-weights")
+        each = f" on each of {layout.gpus} GPUs" if layout.gpus > 1 else ""
         raise ParallelismError(
-            f"{target} does not fit: weights need {need / 1e9:.0f} GB on each of {layout.gpus} × "
-            f"{device.title}, which has {memory.usable_bytes / 1e9:.0f} GB to use; "
-            f"{advice}"
+            f"{target} does not fit: weights need {need / 1e9:.0f} GB{each}; "
+            f"one {device.title} has {memory.usable_bytes / 1e9:.0f} GB to use; {advice}"
         )
     return memory
 
 
-def _advice(layout: Layout, device: Device, need: float, usable: float) -> str:
+def _advice(layout: Layout, device: Device, need: float, least: float, usable: float) -> str:
+    """`need` and `least`: bytes on one GPU in the precision asked for, and in the smallest."""
     most = 72 if device.fabric.network_bytes_per_second is not None else device.fabric.gpus_per_node
     for gpus in (2, 4, 8, 16, 32, 64, 72):
         if layout.gpus < gpus <= most and need * layout.gpus / gpus < usable * 0.9:
-            return f"try --gpus {gpus}, or smaller --weights"
-    return "try smaller --weights or a larger GPU"
+            return f"try --gpus {gpus}" + (", or smaller --weights" if least < usable else "")
+    if least < usable:
+        return "try smaller --weights or a larger GPU"
+    return "not even 4-bit weights would fit: try several GPUs of a larger kind"
 
 
 def largest_batch(budget: MemoryBudget, per_sequence_bytes: float, layout: Layout) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from html import escape
 from importlib.resources import files
+from typing import Literal
 from urllib.parse import urlencode
 
 from specmargin.formats import ENGINES
@@ -13,11 +14,8 @@ from specmargin.show.explorer.words import size
 
 _WORDS = {"uncertain": "uncertain", "off": "off", "full": "no room", "unsupported": "not run"}
 _LEVELS = (1.25, 1.6, 2.0)  # speed-ups at which the blue gets deeper
-NOTE = (
-    "Context 1,024; weights as published; the fewest GPUs with room for 32 sequences of 4,096 tokens. "
-    "Step times are of measured kernels where there are some, else of the datasheet; acceptance is of benchmarks, "
-    "borrowed from another model where a model has none. A model without a head of its own needs an EAGLE-3 head."
-)
+#: By kind of prices; also in `static/answer.js`.
+_PRICES = {"laws": "laws fitted to measured kernels", "tables": "tables of measured kernels"}
 Switch = tuple[str, str, bool]  # shown, address, whether it is this page's
 
 
@@ -32,7 +30,17 @@ def bundled_page(engine: str, drafter: str) -> str:
         (drafter_word(name), f"table?{urlencode({'engine': engine, 'drafter': name})}", name == drafter)
         for name in data["drafters"]
     ]
-    return front_page(front, engines, drafters, NOTE)
+    return front_page(front, engines, drafters, basis("laws"))
+
+
+def basis(prices: Literal["laws", "tables"]) -> str:
+    """What all cells have in common, above them."""
+    return (
+        f"Context 1,024. Prices: {_PRICES[prices]}; for GPUs without any, laws scaled from the nearest measured GPU, "
+        "or the datasheet. Acceptance is of benchmarks, borrowed from another model where a model has none. Weights as "
+        "published, on the fewest GPUs with room for 32 sequences of 4,096 tokens. A model without a head of its own "
+        "needs an EAGLE-3 head."
+    )
 
 
 def drafter_word(name: str) -> str:

@@ -7,8 +7,9 @@ from urllib.parse import quote, urlencode
 
 from specmargin.catalog.lookup import find_device, named_model
 from specmargin.formats import find_engine
+from specmargin.prices.kernels import store
 from specmargin.show.explorer.front import Front, FrontCell, Row, cell_from
-from specmargin.show.explorer.front_page import NOTE, drafter_word, front_page
+from specmargin.show.explorer.front_page import basis, drafter_word, front_page
 from specmargin.show.site.build import BuiltCell, Selection, drafters_of
 
 #: A scenario in the root's address, as links had it before the table was there, leads to the explorer.
@@ -33,7 +34,8 @@ def front_pages(
             drafters = [
                 (drafter_word(name), f"{path(engine, name) or '.'}/", name == drafter) for name in selection.drafters
             ]
-            page = front_page(_front(selection, models, outcomes, engine, drafter), engines, drafters, NOTE)
+            front = _front(selection, models, outcomes, engine, drafter)
+            page = front_page(front, engines, drafters, basis("tables" if store.available() else "laws"))
             at = path(engine, drafter)
             yield at, page if at else page.replace("</head>", _REDIRECT)
 

@@ -58,6 +58,7 @@ def check_json(answer: DrafterPlan, row: PlanRow, sure: SpeedupRange) -> dict[st
     plain, drafting = row.no_spec_tpot_seconds, row.tpot_seconds
     if service is not None and service.plain.tpot_seconds and service.speculating.tpot_seconds:
         plain, drafting = service.plain.tpot_seconds, service.speculating.tpot_seconds
+    low, high = _relative_range(answer, row, sure)
     per_second = engine.metric.endswith("t/s")
     values = [1.0 / value if per_second else value * 1e3 for value in (drafting, plain)]
     return {
@@ -66,10 +67,18 @@ def check_json(answer: DrafterPlan, row: PlanRow, sure: SpeedupRange) -> dict[st
         "predicted": values[0],
         "predicted_without_speculation": values[1],
         "ratio": plain / drafting,
-        "ratio_low": plain / drafting * sure.low / row.speedup,
-        "ratio_high": plain / drafting * sure.high / row.speedup,
+        "ratio_low": plain / drafting * low,
+        "ratio_high": plain / drafting * high,
         "note": engine.lengths_note if service is not None and service.load.range_ratio > 0.0 else None,
     }
+
+
+def _relative_range(answer: DrafterPlan, row: PlanRow, sure: SpeedupRange) -> tuple[float, float]:
+    """The ends of the 80% range as factors of the speed-up: of the service with a load, as its verdict has it."""
+    if answer.service is None or answer.service_range is None:
+        return sure.low / row.speedup, sure.high / row.speedup
+    low, high = answer.service_range
+    return low / answer.service.speedup, high / answer.service.speedup
 
 
 def capacity_command(answer: DrafterPlan) -> str:

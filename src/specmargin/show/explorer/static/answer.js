@@ -32,6 +32,9 @@ export function commandOf({ command, file_name: name, file_text: text }) {
   return name && text ? `cat > ${name} <<'EOF'\n${text.trimEnd()}\nEOF\n${command}` : command;
 }
 
+// Where step times come from, by the plan's kind of prices: both kinds of measured ones differ by their error.
+export const PRICES = { laws: "laws fitted to measured kernels", tables: "tables of measured kernels" };
+
 // Flags that name a file of their own are shown as the whole command, which writes it.
 const flagsOf = (plan) => (plan.config && plan.config_file && plan.serve ? commandOf(plan.serve) : plan.config);
 

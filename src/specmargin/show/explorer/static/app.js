@@ -240,8 +240,11 @@ function wire() {
     if (!(error instanceof Refused)) throw error;
     tellPaste(error.message, error.command?.(state));
   });
-  const texts = { copy: ["flags", "Flags copied."], "copy-serve": ["serve", "Command copied."], "copy-check": ["check", "Benchmark copied."] };
-  for (const [id, [from, said]] of Object.entries(texts)) byId(id).addEventListener("click", () => copy(byId(from).textContent, said));
+  const said = { flags: "Flags copied.", serve: "Command copied.", check: "Benchmark copied." };
+  for (const button of document.querySelectorAll("[data-copies]")) {
+    const { copies: from } = button.dataset;
+    button.addEventListener("click", () => { if (stamp() === lastGood?.stamp) copy(byId(from).textContent, said[from]); }); // not of the old answer
+  }
   byId("link").addEventListener("click", () => copy(location.href, `Link copied.${catalog.can.previews ? "" : " Its preview names the model, not the load: this site has no server."}`));
   byId("embed").addEventListener("click", () => copy(frame(new URL(api.links(state).embed, document.baseURI).href, question(whole())), "Embed copied."));
   byId("copy-command").addEventListener("click", () => copy(commandLine(whole()), "Command line copied."));

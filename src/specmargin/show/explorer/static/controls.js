@@ -1,5 +1,6 @@
 // The form: filled from the catalog, shows a state, and reports changes.
 
+import { PRICES } from "./answer.js";
 import { byId, COUNTS, element, enginesOf, fill, gpuGroups, modelGroups, sizesOf } from "./dom.js";
 import { DEFAULTS } from "./fields.js";
 import { uploaded } from "./files.js";
@@ -28,13 +29,15 @@ export function show(state, catalog, markedRow) {
   named("parallel").closest("label").hidden = state.gpus === "1" || hiddenField(catalog, "parallel");
   const engines = enginesOf(catalog, state.gpu);
   fill(named("engine"), one(engines.map((e) => [e.name, e.title])), state.engine || engines[0]?.name);
-  fill(named("prices"), one([["", "most accurate available"], ...plain(catalog.prices)]), state.prices ?? "");
+  fill(named("prices"), one([["", "most accurate available"], ...catalog.prices.map((name) => [name, PRICES[name] ?? name])]), state.prices ?? "");
   fill(named("drafter"), one(drafters(catalog, markedRow, state.drafter)), state.drafter ?? "");
   for (const name of ["weights", "kv_cache"]) {
     fill(named(name), one([["", "default"], ...withValue(plain(catalog[name] ?? []), state[name])]), state[name] ?? "");
   }
   named("gpu_hour_price").placeholder = catalog.gpus.find((gpu) => gpu.name === state.gpu)?.gpu_hour?.usd ?? "";
   for (const name of TYPED) if (document.activeElement !== named(name)) named(name).value = state[name] ?? "";
+  const count = markedRow?.fixed ? "" : `, at ${state.gpus} GPU${state.gpus === "1" ? "" : "s"}`; // fixed: each at its own number
+  byId("all-gpus").textContent = `All GPUs that fit${count}`;
   showAcceptance(state, catalog, markedRow);
   showRouting(state, catalog, markedRow);
   loads.show(state, markedRow);

@@ -50,14 +50,18 @@ export function oneAtATime(work) {
 }
 
 // Marks the page as busy while work takes longer than 250 ms: most changes are drawn before, and would only flicker.
+// Meanwhile what is shown is of the old answer: its texts cannot be copied.
 export async function underWay(work) {
   const main = document.querySelector("main");
-  const timer = setTimeout(() => main.setAttribute("aria-busy", "true"), 250);
+  const copies = [...document.querySelectorAll("[data-copies]:not(:disabled)")];
+  const disable = (old) => copies.forEach((button) => { button.disabled = old; });
+  const timer = setTimeout(() => { main.setAttribute("aria-busy", "true"); disable(true); }, 250);
   try {
     return await work;
   } finally {
     clearTimeout(timer);
     main.removeAttribute("aria-busy");
+    disable(false);
   }
 }
 

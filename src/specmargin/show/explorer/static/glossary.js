@@ -86,4 +86,5 @@ function open(target) {
   tip.style.top = `${below + tip.offsetHeight < innerHeight ? below : Math.max(8, box.top - tip.offsetHeight - 6)}px`;
 }
 
+export const hideTip = () => open(null);
 export const shownTip = () => (byId("tip").hidden ? "" : byId("tip").textContent);

@@ -3,6 +3,7 @@
 import { resolve } from "./api.js";
 import { byId, element } from "./dom.js";
 import { send } from "./files.js";
+import { hideTip } from "./glossary.js";
 
 // `{ config }` for a text in braces, else `{ name }`: of an address, its first two parts.
 export function read(text) {
@@ -43,7 +44,8 @@ export function onPaste(take, refused) {
   });
 }
 
-// `command`: what to run instead, to be copied.
+// `command`: what to run instead, to be copied. The explanation of the box would cover it.
 export function tellPaste(text, command = null) {
+  if (text) hideTip();
   byId("paste-note").replaceChildren(text, ...(command ? [element("code", {}, command)] : []));
 }

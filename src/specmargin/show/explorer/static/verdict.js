@@ -1,6 +1,6 @@
 // The answer on the page: line, strip, bullets, tiles, flags, commands and table, all from one plan.
 
-import { bottleneck, bound, commandOf, loadOf, summary } from "./answer.js";
+import { bottleneck, bound, commandOf, loadOf, PRICES, summary } from "./answer.js";
 import { byId, element, times, whole } from "./dom.js";
 import { term } from "./glossary.js";
 
@@ -33,7 +33,7 @@ export function show(answer, state) {
 function subject(plan, here) {
   const gpus = plan.gpus > 1 ? `${plan.gpus} × ${plan.gpu} (${plan.parallel})` : plan.gpu;
   const shown = [`${plan.model} on ${gpus}`, drafterOf(plan, here), `context ${whole(plan.context)}`, `weights ${plan.weights}`, `KV ${plan.kv_cache}`];
-  const inputs = (plan.inputs ?? []).map(({ name, origin }) => `${name}: ${origin}`);
+  const inputs = (plan.inputs ?? []).map(({ name, origin }) => `${name}: ${(name === "prices" && PRICES[plan.prices]) || origin}`);
   return [shown.join(", "), ...inputs].join("; ");
 }
 
@@ -70,13 +70,19 @@ function tiles(plan, here) {
     list.push(["ms/token", milliseconds(here.tpot_seconds), `${milliseconds(here.no_spec_tpot_seconds)} without`]);
   }
   const cost = costs(plan, here);
-  if (cost) list.push(["$/M tokens", dollars(cost.drafting), cost.drafting <= cost.plain ? `saves ${dollars(cost.plain - cost.drafting)} of ${dollars(cost.plain)}` : `${dollars(cost.drafting - cost.plain)} more than without`].concat(plan.gpu_hour.assumed ? `at $${plan.gpu_hour.usd} per GPU-hour (assumed: ${plan.gpu_hour.source} ${plan.gpu_hour.month})` : []));
+  if (cost) list.push(["$/M tokens", dollars(cost.drafting), saving(cost, plan)].concat(plan.gpu_hour.assumed ? `at $${plan.gpu_hour.usd} per GPU-hour (assumed: ${plan.gpu_hour.source} ${plan.gpu_hour.month})` : []));
   list.push(["break-even", here.break_even_acceptance?.toFixed(2) ?? "never",
     here.break_even_accept_length === null ? `per-token acceptance, drafts of ${here.break_even_depth}` : `per token; accept length ${here.break_even_accept_length.toFixed(2)}`]);
   if (here.next_token) list.push(["one more token", more(here.next_token), `tokens/s; its survival is ${here.next_token.survival.toFixed(2)}`]);
   if (here.distinct_experts !== null) list.push(["experts read", whole(here.distinct_experts), `of ${here.experts} per layer, busiest GPU`]);
   list.push(["bottleneck", ...bottleneck(here)]);
   return list;
+}
+
+// At a rate that both sides serve, they cost the same.
+function saving({ drafting, plain }, { service }) {
+  if (dollars(drafting) === dollars(plain)) return service ? "same cost at this load" : "same cost without";
+  return drafting < plain ? `saves ${dollars(plain - drafting)} of ${dollars(plain)}` : `${dollars(drafting - plain)} more than without`;
 }
 
 // Dollars per million output tokens, of the service or of the row.
