@@ -38,7 +38,8 @@ def test_a_cell_is_what_plan_answers(cell: tuple[str, str, str, str]) -> None:
     shown = cell_from(DATA["cells"][model][gpu][engine][drafter])
     if shown.refused is not None:
         return
-    asked = {"gpus": shown.gpus, "engine": engine, "drafter": shown.drafter, "prices": bundled_prices(gpu)}
+    fixed = {"engine": engine, "drafter": shown.drafter, "prices": bundled_prices(gpu)}
+    asked: dict[str, Any] = {"gpus": shown.gpus, **fixed}
     plan = specmargin.plan(model, gpu=gpu, **asked).to_dict()
     assert shown.stops == plan["stops_at_batch"] and shown.fits == plan["largest_batch"]
     rows = {row["batch"]: row for row in plan["rows"] if row["fits"]}
