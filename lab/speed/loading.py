@@ -95,7 +95,7 @@ class Zipped(SimpleHTTPRequestHandler):
     def log_message(self, *_: object) -> None:
         """Nothing."""
 
-    def send_head(self) -> io.BytesIO | None:  # type: ignore[override]
+    def send_head(self) -> io.BytesIO | None:
         path = Path(self.translate_path(self.path))
         path = path / "index.html" if path.is_dir() else path
         if not path.is_file():
