@@ -74,7 +74,7 @@ def verdict(
     values["crowded"] = values.get("wanted", 0.0) > plan.largest_batch
     values["prompt"] = not values.get("waits")  # else the prefill is named with the wait
     values["room"] = gains and not (values["less_capacity"] or served or unsupported)
-    values["beyond"] = values["limit"] is not None and advice is Advice.UP_TO_BATCH
+    values["beyond"] = values["limit"] is not None and advice in (Advice.UP_TO_BATCH, Advice.UNCERTAIN)
     values["earlier"] = values["beyond"] and values["limit"] < plan.largest_batch
     return say("verdict", PHRASES, values) or ""
 

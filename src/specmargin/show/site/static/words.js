@@ -10,7 +10,7 @@ export function verdict(plan, view, phrases) {
   const { judged, drafted, pays, gains, prices, low, high, unknown, limits, limit, losesCapacity } = view, { pays_at_batches: paying, surely_pays_at_batches: surely, loses_at_batches: losing } = plan;
   const [worstBatch, worst] = gains.reduce((least, entry) => (entry[1] < least[1] ? entry : least)), gain = GAINS.includes(plan.advice) && pays, deep = Math.max(judged.depth, 1);
   const used = breakEven(prices.committed[deep], deep), needed = evens(plan, judged);
-  const known = judged.depth > 0, less = losesCapacity && paying.length > 0, beyond = limit !== null && plan.advice === "speculate-up-to-batch";
+  const known = judged.depth > 0, less = losesCapacity && paying.length > 0, beyond = limit !== null && ["speculate-up-to-batch", "uncertain"].includes(plan.advice);
   const at = (ranges) => batches(ranges, phrases, limits.long_spans);
   const values = {
     ...plan, too_large: plan.advice === "none-fits", off: pays && !drafted && judged.speedup, loses: drafted && !gain, elsewhere: pays && !gain, paying_batches: at(paying), no_drafts: prices.maxDepth === 0, gains: gain, uncertain: plan.advice === "uncertain",
