@@ -212,9 +212,10 @@ def _verdict_faults(result: DrafterPlan, engine: str) -> Iterator[str]:
     plan, judgement = result.plan, result.judgement
     text = answer_text(result)
     fitting = [row for row in plan.rows if row.fits]
-    if text.startswith(("Yes", "Only", "Uncertain")) != bool(result.config.text and plan.pays and fitting):
+    if text.startswith(("Yes", "Only", "Uncertain at")) != bool(result.config.text and plan.pays and fitting):
         yield f"the verdict and the flags {result.config.text!r} disagree: {text}"
-    if text.startswith("Uncertain") != (judgement.range.spans_one and plan.pays):
+    unsure = judgement.range.spans_one and bool(fitting) and (plan.pays or 0.0 < judgement.row.speedup <= 1.0)
+    if text.startswith("Uncertain") != (unsure and judgement.row.depth > 0):
         yield f"the verdict and its range {judgement.range.low} to {judgement.range.high} disagree: {text}"
     if fitting and plan.setting.max_depth > 0:
         yield from form_faults(text, result.advice)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from specmargin.architecture.types import ExpertPool
 from specmargin.caches import made_once
 from specmargin.catalog.held_out_rounds import held_out_rounds
+from specmargin.catalog.measured_points import measured_points
 from specmargin.decisions.design import Space, explore
 from specmargin.decisions.pricer import Pricer
 from specmargin.decisions.setting import Setting
@@ -116,7 +117,10 @@ def _rivals(view: View) -> str | None:
 
 @_shown("pareto", pareto.TITLE, section=_PAYS)
 def _pareto(view: View) -> Figure:
-    return pareto.pareto_figure(view.pricer, view.setting, batch=view.batch)
+    scenario = view.scenario
+    machine = scenario.device.name, scenario.layout.gpus, scenario.weight_names
+    measured = measured_points(scenario.architecture.name, *machine, scenario.drafter.name)
+    return pareto.pareto_figure(view.pricer, view.setting, batch=view.batch, measured=measured)
 
 
 @_shown("speedup", "Best draft depth and speed-up by batch", section=_PAYS)

@@ -7,10 +7,10 @@ from typing import Any
 
 import altair as alt
 
-from specmargin.catalog.measured_points import MeasuredPoint, measured_points
 from specmargin.decisions.pricer import Pricer
 from specmargin.decisions.setting import Setting
 from specmargin.phrases import say
+from specmargin.prices.measured_point import MeasuredPoint
 from specmargin.show.figures.curve import BATCHES, curve
 from specmargin.show.figures.figure import Figure, rounded
 from specmargin.show.figures.marks import Plane, by_name, layers, tips
@@ -31,8 +31,8 @@ PHRASES = {
 }
 
 
-def pareto_figure(pricer: Pricer, setting: Setting, *, batch: int) -> Figure:
-    """`batch`: named in the takeaway, and a point of both lines where it fits."""
+def pareto_figure(pricer: Pricer, setting: Setting, *, batch: int, measured: Sequence[MeasuredPoint] = ()) -> Figure:
+    """`batch`: named in the takeaway, and a point of both lines where it fits. `measured`: on this machine."""
     scenario = pricer.scenario
     gpus, colour, drawn = (
         scenario.layout.gpus,
@@ -50,8 +50,6 @@ def pareto_figure(pricer: Pricer, setting: Setting, *, batch: int) -> Figure:
         for i, size in enumerate(drawn.batches)
     ]
     first = {row["side"]: row for row in reversed(rows)}
-    device, weights = scenario.device.name, scenario.weight_names
-    measured = measured_points(scenario.architecture.name, device, gpus, weights, scenario.drafter.name)
     return Figure(
         name="pareto",
         title=TITLE,
