@@ -39,7 +39,7 @@ LONGEST = (
     "contracts/test_engine_formats.py",
     "explorer/test_openapi.py",
     "explorer/test_site.py",
-    "lab/test_page_loading.py",
+    "explorer/test_page_loading.py",
     "contracts/test_requests.py",
     "explorer/test_browser.py",
     "unit/test_cli.py",

@@ -37,7 +37,7 @@ from specmargin.formats import find_engine
 from specmargin.show.site.templates import command_templates, templates
 from specmargin.step import FloatArray, Step
 
-FORMAT = 8  # of the files; part of the key by which a build recognises its finished cells
+FORMAT = 7  # of the files; part of the key by which a build recognises its finished cells
 DEPTH = 8
 CONTEXTS = tuple(round(512 * 2 ** (half / 2)) for half in range(17))  # the steps of the page's slider, to 131,072
 QUANTUM = 3e-6  # of logarithms and shares
@@ -117,12 +117,8 @@ class Grids:
 
     @cached_property
     def sampled(self) -> FloatArray:
-        """The few batches for which there is more than times: also the last with a CUDA graph at each depth, beyond
-        which prices are less certain, and the first without."""
-        limit = self.pricer.scenario.engine_time.graph_limit or 0
-        last = limit // np.arange(2.0, DEPTH + 2.0)
-        few = np.union1d(_SAMPLED, np.concatenate([last, last + 1.0])[np.concatenate([last, last]) >= 1.0])
-        return few[: int(np.searchsorted(few, self.batches[-1])) + 1]
+        """The few batches for which there is more than times."""
+        return _SAMPLED[: int(np.searchsorted(_SAMPLED, self.batches[-1])) + 1]
 
     # --- the table of a context: rows over batches ---
 

@@ -59,7 +59,7 @@ function card({ name, title, slow, wait, compare }, onSight) {
     links: element("p"),
     numbers: element("details", { hidden: true }, element("summary", {}, "Numbers")),
   };
-  parts.pane.append(element("p", { class: "nothing" }, "Computing …"));
+  if (slow) parts.pane.append(element("p", { class: "nothing" }, "Computing …"));
   const node = element("figure", { class: "figure", id, "data-name": name, "aria-labelledby": `${id}-title`, hidden: Boolean(compare) },
     parts.title, parts.takeaway, parts.pane, element("footer", {}, parts.source, parts.links, parts.numbers));
   parts.numbers.addEventListener("toggle", () => { if (parts.numbers.open) tabulate(parts.numbers, CARDS.get(name).shown); });

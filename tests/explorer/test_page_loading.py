@@ -8,16 +8,12 @@ from typing import TYPE_CHECKING
 import pytest
 from lab.speed.loading import DESKTOP, MODEL, PHONE, SITE_PATHS, loaded, served
 
-from tests.explorer import conftest as explorer
-
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
 pytest.importorskip("vl_convert")
 from specmargin.show.site.build import Selection, build_cells
 from specmargin.show.site.pages import write_pages
-
-browser, server = explorer.browser, explorer.server  # fixtures
 
 
 @pytest.fixture(scope="module")
