@@ -82,7 +82,7 @@ def test_every_control_changes_verdict_and_figures(open_page: Open) -> None:
     changes: list[Callable[[], Any]] = [
         lambda: page.select_option("[name=gpu]", "b200"),
         lambda: page.select_option("[name=drafter]", "dflash"),
-        slide(page, "alpha", 0.35),
+        slide(page, "alpha", 0.6),
         slide(page, "context", 14),
         lambda: page.select_option("[name=routing]", "uniform"),
         lambda: page.select_option("[name=prices]", "datasheet"),
