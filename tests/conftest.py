@@ -7,11 +7,16 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -39,7 +44,7 @@ LONGEST = (
     "contracts/test_engine_formats.py",
     "explorer/test_openapi.py",
     "explorer/test_site.py",
-    "explorer/test_page_loading.py",
+    "lab/test_page_loading.py",
     "contracts/test_requests.py",
     "explorer/test_browser.py",
     "unit/test_cli.py",
@@ -124,3 +129,23 @@ def _drop_stale_compiled() -> bool:
     kept.parent.mkdir(exist_ok=True)
     kept.write_text(digest)
     return True
+
+
+# --- a page and a browser, of which a process has one each ---
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[str]:
+    """The address of a running explorer."""
+    from tests.explorer.conftest import running  # noqa: PLC0415
+
+    with running() as address:
+        yield address
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    from tests.explorer.conftest import launched  # noqa: PLC0415
+
+    with launched() as chromium:
+        yield chromium

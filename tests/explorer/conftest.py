@@ -34,13 +34,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(again)
 
 
-@pytest.fixture(scope="session")
-def server() -> Iterator[str]:
-    """The address of a running explorer."""
-    with running() as address:
-        yield address
-
-
 class running:  # noqa: N801 (reads as what it does)
     """`with running(token=...) as address:`"""
 
@@ -116,8 +109,9 @@ def axe_source() -> str:
     return str(Path(axe_path).read_text(encoding="utf-8"))
 
 
-@pytest.fixture(scope="session")
-def browser() -> Iterator[Browser]:
+@contextmanager
+def launched() -> Iterator[Browser]:
+    """Chromium; one per process, since Playwright allows no second."""
     chromium_path = _setup().chromium()
     if chromium_path is None:
         _absent("Chromium is not installed")
@@ -125,9 +119,9 @@ def browser() -> Iterator[Browser]:
 
     with sync_playwright() as playwright:
         # --no-sandbox: tests often run as root in a container, where Chromium refuses its own sandbox.
-        launched = playwright.chromium.launch(executable_path=chromium_path, args=["--no-sandbox"])
-        yield launched
-        launched.close()
+        browser = playwright.chromium.launch(executable_path=chromium_path, args=["--no-sandbox"])
+        yield browser
+        browser.close()
 
 
 class Watched:

@@ -1,6 +1,6 @@
 """The page as it loads in a real Chromium: its first sentence, its policy, without scripts and on a phone.
 
-Layout shift and the time to the answer: `tests/explorer/test_page_loading.py`.
+Layout shift and the time to the answer: `tests/lab/test_page_loading.py`.
 """
 
 from __future__ import annotations
