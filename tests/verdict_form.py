@@ -35,6 +35,7 @@ _CAVEATS = (
         r"^The gain is clear",
         r"^It loses",
         r"^Above batch",
+        r"^Nowhere a clear gain; above",
         r"^Drafting is off",
     ),
     r"it stops paying",
