@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from itertools import islice
+from itertools import islice, takewhile
+from time import monotonic
 from typing import Any
 
 from specmargin.catalog.lookup import usable_devices
@@ -19,6 +20,7 @@ COUNTS = (1, 2, 4, 8, 16, 32, 64, 72, 128)
 _NODE = 8  # GPUs of another kind are offered up to a node of them
 _SMALLER = {"fp8": "FP8", "int4-g128": "INT4"}  # weights
 _EACH = 3  # offers of a kind
+_SECONDS = 4.0  # after which no further field is tried
 _ASKED = ("model", "gpu", "gpus")  # the question itself: never replaced by a default
 
 
@@ -63,8 +65,9 @@ def _other_gpus(view: View) -> Iterator[Fix]:
 
 
 def _without_a_field(view: View) -> Iterator[Fix]:
-    """Each field that is not at its default, alone: the whole plan is made, because any part of it may have refused."""
-    for name, field in Query.model_fields.items():
+    """Each field that is not at its default, alone: the plan is made, because any part of it may have refused."""
+    until = monotonic() + _SECONDS
+    for name, field in takewhile(lambda _: monotonic() < until, Query.model_fields.items()):
         value = getattr(view.request, name, field.default)
         if name in _ASKED or value == field.default:
             continue
@@ -101,7 +104,9 @@ def _longest(request: PageRequest) -> float:
 
 
 def _is_planned(view: View, changes: Mapping[str, Any]) -> bool:
+    """Without simulating a load, which can take a minute."""
+    request = _changed(view, changes).model_copy(update={"qps": None, "concurrency": None})
     try:
-        return bool(replace(view, request=_changed(view, changes)).plan)
+        return bool(replace(view, request=request).plan)
     except InputError:
         return False
