@@ -24,7 +24,7 @@ def figure(client: httpx.Client, **query: Any) -> dict[str, Any]:
 
 def test_lines_are_the_rows_of_the_plan(client: httpx.Client) -> None:
     asked = {"model": "deepseek-v3", "gpu": "h200", "gpus": 8, "prices": "laws"}
-    rows = specmargin.plan(asked["model"], gpu="h200", gpus=8, prices="laws").to_dict()["rows"]
+    rows = specmargin.plan("deepseek-v3", gpu="h200", gpus=8, prices="laws").to_dict()["rows"]
     lines = figure(client, **asked)["tables"]["lines"]
     for row in rows:
         (plain,) = [line for line in lines if line["batch"] == row["batch"] and line["side"] == "no speculation"]

@@ -256,7 +256,8 @@ def test_the_rest_of_a_plan_on_the_grid(visit: Open) -> None:
             assert row["fits"] == right["fits"], where
             assert (row["better_depth"], row["hurdle_note"]) == (right["better_depth"], right["hurdle_note"]), where
             assert row["bound_by"] == right["bound_by"], where
-            for key, tolerance in {"speedup_low": 2e-3, "speedup_high": 2e-3, "distinct_experts": 2e-3}.items():
+            experts = 2e-3 if row["batch"] in DEFAULT_BATCHES else 5e-3  # between those it is interpolated
+            for key, tolerance in {"speedup_low": 2e-3, "speedup_high": 2e-3, "distinct_experts": experts}.items():
                 assert close(row[key], right[key], tolerance), (*where, key, row[key], right[key])
             # Between sampled batches the price of one position is interpolated over steps of kernels' tiles.
             if right["hurdle"] is not None and row["batch"] in DEFAULT_BATCHES:
