@@ -65,7 +65,7 @@ def test_fewer_sequences_lead_where_they_lower_the_peak() -> None:
     fits = "1 sequence fits" if plan.largest_batch == 1 else f"{plan.largest_batch} sequences fit"
     loss = 1.0 - plan.peak_tokens_per_second / plan.no_spec_peak_tokens_per_second
     assert (
-        second == f"With drafts {fits}, not {plan.no_spec_largest_batch}: peak throughput falls by {100 * loss:.0f}%."
+        second == f"With drafts, {fits}, not {plan.no_spec_largest_batch}: peak throughput falls by {100 * loss:.0f}%."
     )
 
 

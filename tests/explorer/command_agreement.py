@@ -76,7 +76,7 @@ def differences(page: Page, *, exact: bool = True) -> Iterator[str]:
 def _rounded(verdict: str, *, least_loss: bool) -> str:
     """A share that lies between two whole percents is rounded to either. `least_loss`: the command names a loss of 2%,
     the least that it names, which can be 1.9% where the static site interpolates between batches."""
-    text = re.sub(r"(falls|tok/s) (by |−)\d+%", "falls", verdict)
+    text = re.sub(r"(falls by |tok/s −|with them −)\d+%", "falls", verdict)
     if not least_loss:
         return text
     lines = re.sub(r"^Yes, up to batch [\d,]+", "Yes", text).splitlines()

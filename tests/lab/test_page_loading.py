@@ -28,7 +28,7 @@ def small_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @pytest.mark.parametrize("path", SITE_PATHS.values())
 def test_the_sites_answer_comes_within_three_seconds(browser: Browser, small_site: str, path: str) -> None:
     """On 400 kbit/s with round trips of 400 ms; in one of five loads, since this machine may be busy."""
-    seconds = []
+    seconds: list[float] = []
     while len(seconds) < 5 and min(seconds, default=9.0) > 3.0:
         load = loaded(browser, small_site + path, PHONE, slow=True, scroll=False)
         assert load.transferred_bytes <= 110_000 and load.requests <= 8
