@@ -44,6 +44,16 @@ _MODEL, _GPU = "qwen3-30b-a3b", "h200"
 _TOKEN_BYTES = 2 * 48 * 4 * 128 * 2  # keys and values of 48 layers with 4 heads of 128, in bf16
 
 
+#: The peer's own scheduler, in speed and error alike.
+SCHEDULER = {
+    "max_num_batched_tokens": 8192,
+    "max_num_seqs": 256,
+    "policy": "fcfs",
+    "enable_chunked_prefill": True,
+    "block_size": 16,
+}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerRun:
     """The best of several runs; `metrics` as the peer names them, times in milliseconds."""
@@ -100,13 +110,7 @@ def peer_load(server: Recorded) -> str:
                 "bytes_per_param": 2,
             },
             "model": _shapes(),
-            "scheduler": {
-                "max_num_batched_tokens": 8192,
-                "max_num_seqs": 256,
-                "policy": "fcfs",
-                "enable_chunked_prefill": True,
-                "block_size": 16,
-            },
+            "scheduler": SCHEDULER,
             "workload": {
                 "arrival_pattern": "closed_loop",
                 "arrival_rate": 1.0,

@@ -18,7 +18,7 @@ from dataclasses import replace
 from lab import REFERENCE_BANK, ROOT
 from lab.checkouts import checkout
 from lab.speed.__main__ import CONTESTS, compare
-from lab.speed.peers import peer, report_errors
+from lab.speed.peers import SCHEDULER, peer, report_errors
 from specmargin.acceptance.survival import parse_acceptance
 from specmargin.catalog.drafters import find_drafter
 from specmargin.catalog.lookup import find_device, find_model
@@ -62,13 +62,7 @@ def peer_config(requests: int) -> str:
                 "num_kv_heads": 8,
                 "max_seq_len": 8192,
             },
-            "scheduler": {
-                "max_num_batched_tokens": 8192,
-                "max_num_seqs": 256,
-                "policy": "fcfs",
-                "enable_chunked_prefill": True,
-                "block_size": 16,
-            },
+            "scheduler": SCHEDULER,
             "workload": {
                 "arrival_pattern": "poisson",
                 "arrival_rate": 5.0,
