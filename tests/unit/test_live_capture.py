@@ -278,6 +278,17 @@ def test_a_folder_that_cannot_be_made_stops_it(tmp_path: Path) -> None:
     assert bank.board["capture_dropped_total"] == 5
 
 
+def test_a_short_run_is_kept_when_its_process_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """vLLM's server kills its engine at the end: the first parts are written long before `part_seconds`."""
+    monkeypatch.setattr(capturing, "_FIRST_PART_SECONDS", 0.01)
+    bank = writer(tmp_path, part_seconds=1e6)
+    bank.round(LiveRequest(number=1), 1, 0, context=0)
+    until(lambda: any(tmp_path.rglob("part-000001")))
+    assert read_bank([tmp_path]).count == 1
+    assert bank._writer._part_seconds == 0.02
+    bank.close()
+
+
 def test_closing_ends_the_thread_and_is_safe_twice(tmp_path: Path) -> None:
     bank = writer(tmp_path, part_seconds=1e6)
     bank.round(LiveRequest(number=1), 1, 0, context=0)

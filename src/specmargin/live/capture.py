@@ -28,6 +28,7 @@ from specmargin.live.settings_schema import CaptureSettings
 Row = TypeVar("Row")
 _MAX_QUEUED = 200_000  # rows in memory
 _WAKE_SECONDS = 0.25
+_FIRST_PART_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,11 +75,16 @@ class PartWriter:
         self._closing.set()
         self._thread.join(timeout=10.0)
 
+    @property
+    def _part_seconds(self) -> float:
+        """The first parts are short: an engine that is killed, as vLLM's server does at its end, loses the part begun."""
+        return min(self._settings.part_seconds, _FIRST_PART_SECONDS * 2.0 ** min(self._parts, 16))
+
     def _run(self) -> None:
         last = time.monotonic()
         while not self.stopped:
             closing = self._closing.wait(_WAKE_SECONDS)
-            due = time.monotonic() - last >= self._settings.part_seconds
+            due = time.monotonic() - last >= self._part_seconds
             if closing or due or self._pending() > _MAX_QUEUED // 2:
                 self._write()
                 last = time.monotonic()
