@@ -1,10 +1,13 @@
 """How the page loads, by the browser's own performance API: layout shift, time to the answer, bytes and requests.
 
     python -m lab.speed.loading [--base COMMIT]
+    python -m lab.speed.loading --shifts 20   # CLS alone, of 20 loads of every page with the processor slowed down
 
 The static site (gzip, 400 kbit/s, round trips of 400 ms, cold cache) and the local page (not throttled), on a phone
 (400 px) and a desktop (1280 px). CLS is the largest session window, with the whole page scrolled through. `--base`
-measures the site and page of another commit in the same run. Needs a Chromium (`scripts/setup_browser.py`).
+measures the site and page of another commit in the same run. `--shifts` also loads every page once with each kind of
+response held back until nothing else happens (`HELD`), figures until what follows them is in sight, so that its figure
+does not depend on this machine's speed. Needs a Chromium (`scripts/setup_browser.py`).
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -34,10 +38,11 @@ sys.path.insert(0, str(ROOT / "scripts"))
 from setup_browser import chromium
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Browser, Page, Route
 
 KILOBITS, ROUND_TRIP_MS = 400, 400
 PHONE, DESKTOP = (400, 800), (1280, 900)
+_SCREENS = {"phone": PHONE, "desktop": DESKTOP}
 MODEL = "qwen3.6-35b-a3b"
 #: Of the site: its page without a model, a page at its defaults, and a link to a state between the grid's contexts.
 SITE_PATHS = {
@@ -45,6 +50,14 @@ SITE_PATHS = {
     "defaults": f"{MODEL}/",
     "a link": f"{MODEL}/?batch=40&context=3000&acceptance=0.7",
 }
+#: Kinds of responses by what comes last. On the site, whose catalog is in its pages, headers and tables of grids.
+HELD = {
+    "scripts": r"static/app\.js",
+    "library": r"vega",
+    "catalog": r"api/catalog|\.json",
+    "answers": r"api/view|\.bin",
+}
+_SLOWER = 6  # a phone of some years ago beside a desktop
 #: When the answer was there, and shifts of the layout that no click or key caused.
 WATCH = """
 window.shifts = [];
@@ -131,17 +144,49 @@ def throttle(page: Page) -> None:
     session.send("Network.emulateNetworkConditions", {"offline": False, **limits})
 
 
-def loaded(browser: Browser, address: str, size: tuple[int, int], *, slow: bool, scroll: bool = True) -> Load:
+class Held:
+    """Responses whose address matches are held back until they are let go."""
+
+    def __init__(self, page: Page, pattern: str) -> None:
+        self._routes: list[Route] = []
+        page.route(re.compile(pattern), self._keep)
+
+    def _keep(self, route: Route) -> None:
+        self._routes.append(route)
+
+    def __len__(self) -> int:
+        return len(self._routes)
+
+    def let_go(self, count: int) -> None:
+        """Of those that were asked for first."""
+        for route in self._routes[:count]:
+            route.continue_()
+        del self._routes[:count]
+
+
+def loaded(
+    browser: Browser,
+    address: str,
+    size: tuple[int, int],
+    *,
+    slow: bool = False,
+    scroll: bool = True,
+    held: str | None = None,
+    slower: int = 1,
+) -> Load:
+    """`slow`: the connection. `held`: a pattern of `HELD`. `slower`: the factor by which the processor is."""
     context = browser.new_context(viewport={"width": size[0], "height": size[1]})
     page = context.new_page()
     page.add_init_script(WATCH)
     if slow:
         throttle(page)
+    if slower > 1:
+        context.new_cdp_session(page).send("Emulation.setCPUThrottlingRate", {"rate": slower})
+    responses = Held(page, held) if held else None
     page.goto(address, wait_until="commit")
-    page.wait_for_function("() => window.answeredAt", timeout=60_000)
-    page.wait_for_timeout(1500)
+    _until_answered(page, responses)
     if scroll:
-        _scroll(page)
+        _scroll(page, responses)
     read = page.evaluate(_READ)
     context.close()
     return Load(
@@ -154,13 +199,29 @@ def loaded(browser: Browser, address: str, size: tuple[int, int], *, slow: bool,
     )
 
 
-def _scroll(page: Page) -> None:
-    """Down the page as a reader does: what comes into sight is drawn."""
-    for _ in range(30):
+def _until_answered(page: Page, responses: Held | None) -> None:
+    deadline = time.monotonic() + 60.0
+    while responses is not None and not page.evaluate("() => window.answeredAt") and time.monotonic() < deadline:
+        page.wait_for_timeout(500)
+        responses.let_go(len(responses))
+    page.wait_for_function("() => window.answeredAt", timeout=60_000)
+    page.wait_for_timeout(1500)
+
+
+def _scroll(page: Page, responses: Held | None) -> None:
+    """Down the page as a reader does: what comes into sight is drawn; what is held back, one step later."""
+    for _ in range(60):
+        waiting = len(responses) if responses else 0
         page.mouse.wheel(0, 600)
         page.wait_for_timeout(150)
+        if responses and waiting:
+            responses.let_go(waiting)
+            page.wait_for_timeout(600)
         if page.evaluate("() => scrollY + innerHeight >= document.documentElement.scrollHeight - 2"):
             break
+    while responses:
+        responses.let_go(len(responses))
+        page.wait_for_timeout(1000)
     page.wait_for_timeout(500)
 
 
@@ -178,24 +239,43 @@ def explored(folder: Path) -> Iterator[str]:
         server.wait()
 
 
-def measured(browser: Browser, folder: Path) -> Iterator[tuple[str, Load]]:
+@contextmanager
+def site_of(folder: Path) -> Iterator[str]:
+    """A small static site of a checkout."""
     with TemporaryDirectory() as name:
         options = ["--models", MODEL, "--gpus", "h200", "--engines", "vllm", "--jobs", "1"]
         python(folder, ["-m", "specmargin.cli.main", "site", name, *options])
         with served(Path(name)) as address:
-            for what, path in SITE_PATHS.items():
-                for screen, size in (("phone", PHONE), ("desktop", DESKTOP)):
-                    yield f"site, {what}, {screen}", loaded(browser, address + path, size, slow=True)
+            yield address
+
+
+def measured(browser: Browser, folder: Path) -> Iterator[tuple[str, Load]]:
+    with site_of(folder) as address:
+        for what, path in SITE_PATHS.items():
+            for screen, size in _SCREENS.items():
+                yield f"site, {what}, {screen}", loaded(browser, address + path, size, slow=True)
     with explored(folder) as address:
-        loaded(browser, address, DESKTOP, slow=False, scroll=False)  # the server's first answer also imports
-        for screen, size in (("phone", PHONE), ("desktop", DESKTOP)):
-            yield f"local page, {screen}", loaded(browser, address, size, slow=False)
+        loaded(browser, address, DESKTOP, scroll=False)  # the server's first answer also imports
+        for screen, size in _SCREENS.items():
+            yield f"local page, {screen}", loaded(browser, address, size)
+
+
+def shifts(browser: Browser, folder: Path, loads: int) -> Iterator[tuple[str, Load]]:
+    """Of every page and screen: loads with the processor slowed down, and one with each kind of response held back."""
+    with site_of(folder) as site, explored(folder) as server:
+        for where, address in {"site": f"{site}{MODEL}/", "local page": server}.items():
+            for screen, size in _SCREENS.items():
+                for index in range(loads):
+                    yield f"{where}, {screen}, load {index + 1}", loaded(browser, address, size, slower=_SLOWER)
+                for kind, pattern in HELD.items():
+                    yield f"{where}, {screen}, {kind} held back", loaded(browser, address, size, held=pattern)
 
 
 def main() -> None:
     options = parser(__doc__)
     options.add_argument("--base", metavar="COMMIT", help="another commit to measure too")
     options.add_argument("--moved", action="store_true", help="also what shifted most")
+    options.add_argument("--shifts", type=int, metavar="LOADS", help="CLS alone, of so many loads of every page")
     chosen = options.parse_args()
     browser_path = chromium()
     if browser_path is None:
@@ -207,6 +287,9 @@ def main() -> None:
     sides = ([(chosen.base, checkout(chosen.base))] if chosen.base else []) + [("", ROOT)]
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=browser_path, args=["--no-sandbox"])
+        if chosen.shifts:
+            _print_shifts(shifts(browser, ROOT, chosen.shifts))
+            return
         for title, folder in sides:
             shown = table(f"Page load {title}".rstrip(), ("",), ("CLS", "paint s", "answer s", "kB", "requests"))
             moved = []
@@ -220,6 +303,14 @@ def main() -> None:
                 note(out, text)
         browser.close()
     note(out, f"site: {KILOBITS} kbit/s, round trips of {ROUND_TRIP_MS} ms, gzip; kB and requests before the answer")
+
+
+def _print_shifts(found: Iterator[tuple[str, Load]]) -> None:
+    shifted = []
+    for what, load in found:
+        shifted.append(load.layout_shift)
+        print(f"{what}: {load.layout_shift:.3f}", *(load.moved if load.layout_shift > 0.05 else ()), flush=True)
+    print(f"{len(shifted)} loads, the largest CLS {max(shifted):.3f}")
 
 
 if __name__ == "__main__":

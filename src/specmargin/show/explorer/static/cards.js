@@ -6,6 +6,12 @@ import { byId, element } from "./dom.js";
 const CARDS = new Map(); // name -> card
 const structures = new Map(); // key -> structure: sent once
 const inSight = new Set();
+// Room is kept for a figure until it is drawn, so that nothing below it moves: page.css has the heights of the drawings.
+const LETTERS = { // of the longest words and the longest source of a figure
+  pareto: [125, 235], survival: [130, 200], ledger: [380, 200], crossover: [200, 290], roofline: [280, 235], popularity: [225, 235], overlap: [225, 235],
+  day: [350, 290], policies: [245, 290], validation: [290, 200], design: [310, 420],
+};
+const OTHERS = [210, 210];
 
 export const have = () => [...structures.keys()];
 export const sees = (name) => inSight.has(name);
@@ -59,14 +65,20 @@ function card({ name, title, slow, wait, compare }, onSight) {
     links: element("p"),
     numbers: element("details", { hidden: true }, element("summary", {}, "Numbers")),
   };
-  if (slow) parts.pane.append(element("p", { class: "nothing" }, "Computing …"));
-  const node = element("figure", { class: "figure", id, "data-name": name, "aria-labelledby": `${id}-title`, hidden: Boolean(compare) },
-    parts.title, parts.takeaway, parts.pane, element("footer", {}, parts.source, parts.links, parts.numbers));
+  if (slow && !wait) parts.takeaway.textContent = "Computing …";
+  const node = element("figure", { class: "figure", id, "data-name": name, "aria-labelledby": `${id}-title`, hidden: Boolean(compare) }, room(name, title),
+    element("div", { class: "drawn" }, parts.title, parts.takeaway, parts.pane, element("footer", {}, parts.source, parts.links, parts.numbers)));
   parts.numbers.addEventListener("toggle", () => { if (parts.numbers.open) tabulate(parts.numbers, CARDS.get(name).shown); });
   const one = { ...parts, name, slow: Boolean(slow), wait, compare: Boolean(compare), waits: Boolean(wait), element: node, shown: null, stamp: "" };
   CARDS.set(name, one);
   if (wait) offerable(one, onSight);
   return node;
+}
+
+// As tall as the figure will be: its title, words, drawing and source, none of them seen.
+function room(name, title) {
+  const [words, source] = (LETTERS[name] ?? OTHERS).map((letters) => "a figure in words ".repeat(letters / 18 + 1).slice(0, letters));
+  return element("div", { class: "room", "aria-hidden": "true" }, element("b", {}, title), element("p", {}, words), element("i"), element("small", {}, source));
 }
 
 function offerable(one, onSight) {
@@ -77,7 +89,6 @@ function offerable(one, onSight) {
     button.disabled = false;
     button.textContent = `Compute (${one.wait})`;
     one.pane.replaceChildren(element("p", { class: "nothing" }, button));
-    one.pane.classList.add("full");
   };
   one.offer();
 }
@@ -103,7 +114,6 @@ export async function show(figure, links) {
   if (one.numbers.open) tabulate(one.numbers, figure);
   let chart = one.pane.querySelector(".chart");
   if (!chart) one.pane.replaceChildren(chart = element("div", { class: "chart", role: "img" }));
-  one.pane.classList.add("full");
   chart.setAttribute("aria-label", `${figure.title}. ${figure.takeaway}`);
   if (figure.structure) structures.set(figure.key, figure.structure);
   await draw(chart, { ...figure, structure: structures.get(figure.key) });
