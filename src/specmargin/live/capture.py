@@ -77,7 +77,7 @@ class PartWriter:
 
     @property
     def _part_seconds(self) -> float:
-        """The first parts are short: an engine that is killed, as vLLM's server does at its end, loses the part begun."""
+        """The first parts are short: an engine killed by vLLM's server at its end loses the part it has begun."""
         return min(self._settings.part_seconds, _FIRST_PART_SECONDS * 2.0 ** min(self._parts, 16))
 
     def _run(self) -> None:
