@@ -11,7 +11,7 @@ from specmargin.policies.policy import ScheduledDepth
 from specmargin.policies.tables import drafting_line
 
 
-def small_policy(depth: int) -> str:
+def small_policy(depth: int, ranks: int = 1) -> str:
     batch, deep = np.arange(33.0)[:, np.newaxis], np.arange(depth + 1.0)
     effective = (deep + 1.0) ** 0.8
     independent_positions = np.linspace(0.0, 32 * effective[-1], 256)
@@ -36,6 +36,7 @@ def small_policy(depth: int) -> str:
         device="cpu",
         context=128.0,
         sources={"prices": "made up, for tests"},
+        ranks=ranks,
         sample=np.asarray(np.cumprod(confidence, axis=1), dtype=np.float64),
     )
     return policy_text(file)

@@ -35,9 +35,10 @@ PYTHON = {
 OTHERS = {
     *("Tensor", "clamp", "clamp_", "clone", "copy_", "cpu", "cummin", "div_", "fill_", "modules", "mul_", "new_tensor"),
     *("numel", "numpy", "sigmoid", "softmax", "tensor", "zero_"),
+    *("all_gather", "distributed"),
     *("DataFrame", "write_parquet", "NDArray"),
     *("model_copy", "model_dump", "model_dump_json", "model_fields"),
-    *("__func__", "args", "kwargs", "hexdigest", "mkdtemp", "partial", "register", "value", "wraps"),
+    *("__func__", "args", "kwargs", "hexdigest", "sha256", "mkdtemp", "partial", "register", "value", "wraps"),
 }
 
 

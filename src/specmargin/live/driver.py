@@ -22,7 +22,10 @@ from specmargin.live.gate_messages import GateOrder
 from specmargin.live.guard import Guard
 from specmargin.live.sequences import Batch, LiveRequest, StepDone, confidence_by_request
 from specmargin.live.settings_schema import Mode
+from specmargin.policies.controller import Controller
 from specmargin.policies.policy import NOT_DECIDED, Decision, Outcome, Policy, ScheduledDepth
+from specmargin.policies.tables import to_depth
+from specmargin.policies.vote import RankVote, VoteRules
 from specmargin.step import IntArray
 
 _FORGETTING = 0.98  # per step, of the goodput on the board
@@ -30,6 +33,7 @@ _GAUGE_FORGETTING = 0.9  # per update, of gauges that are updated less often
 _GAUGE_STEPS = 64  # between updates of gauges that no decision needs: a decision must stay quick
 
 
+TimeFactors = Callable[[int], tuple[float, tuple[float, ...]]]  # by batch: of drafting, and of verifying by depth
 _Drafts = tuple[Sequence[str], object]  # requests, and confidences of their drafts: one row each, or None
 
 
@@ -58,12 +62,15 @@ class Driver:
     guard: Guard
     board: Board
     device_gate: bool = False  # drafts are gated in the engine's workers
-    time_factors: Callable[[int], tuple[float, tuple[float, ...]]] | None = None  # learned, by batch: for that gate
+    time_factors: TimeFactors | None = None  # learned: for that gate, and for votes
     classes: Mapping[str, ScheduledDepth] = field(default_factory=dict)
     capture: BankWriter | None = None
     # Steps per learning update. A forward pass evicts this code from the CPU caches, and reloading it takes longer than
     # running it.
     learn_every: int = 1
+    # Of data-parallel ranks, which must draft alike: the depth that they voted for. Requests' limits then only shorten
+    # what is verified.
+    agreed: Callable[[], int] | None = None
     _requests: dict[str, LiveRequest] = field(default_factory=dict)
     _batch: Batch = field(default_factory=lambda: Batch((), {}))  # of the last step
     _drafts: _Drafts = ((), None)
@@ -169,6 +176,9 @@ class Driver:
         batch_size = len(request_ids)
         decision = _checked_decision(policy, batch_size)
         depth = min(decision.depth, self.max_depth)
+        if self.agreed is not None:
+            self._pending = Decision(self.agreed())
+            return self._pending.depth
         self._pending = decision
         if not self._limited and not self.classes:
             return depth
@@ -181,6 +191,38 @@ class Driver:
         if not self.classes or self.policy is None:
             return request.limit
         return min(request.limit, _checked_decision(self.classes.get(request.group, self.policy), batch).depth)
+
+    # --- votes among data-parallel ranks ---
+
+    @property
+    def vote_rules(self) -> VoteRules | None:
+        """None: the policy has no prices to vote by."""
+        policy = self.policy
+        if not isinstance(policy, Controller):
+            return None
+        deepest = min(self.max_depth, policy.table.max_depth)
+        depths = policy.settings.candidates or range(deepest + 1)
+        return VoteRules(table=policy.table, candidates=tuple(depth for depth in depths if depth <= deepest))
+
+    def show_observing(self) -> None:
+        """The ranks do not vote: outcomes are counted, and the engine drafts at its own depth."""
+        self.mode, self.agreed = Mode.OBSERVE, None
+        self.board.put("mode", float(list(Mode).index(Mode.OBSERVE)))
+
+    def vote(self, load: int) -> RankVote | None:
+        """What this rank says while so many requests decode; None where it cannot."""
+        if self.policy is None or self.time_factors is None or self.guard.off:
+            return None
+        return self.guard.call("depth decision", None, self._vote, self.policy, self.time_factors, load)
+
+    def _vote(self, policy: Policy, time_factors: TimeFactors, load: int) -> RankVote:
+        survival = to_depth(policy.mean_survival()[np.newaxis], self.max_depth)[0]
+        tokens = load * (1.0 + np.concatenate([[0.0], np.cumsum(survival)]))
+        drafting, verifying = time_factors(load)
+        factors = (*verifying, *[1.0] * self.max_depth)[: self.max_depth + 1]
+        return RankVote(
+            load=load, tokens_by_depth=tuple(tokens.tolist()), draft_factor=drafting, verify_factors=factors
+        )
 
     # --- outcomes ---
 

@@ -28,9 +28,10 @@ def make_policy(
     calibrator: CalibratorFile | None = None,
     sample: FloatArray | None = None,
     plan_graphs: bool = False,
+    ranks: int = 1,
 ) -> PolicyFile:
     """`sample`: calibrated survivals of captured rounds, which the gate needs. `plan_graphs`: the engine captures CUDA
-    graphs by batch and depth, as this file says."""
+    graphs by batch and depth, as this file says. `ranks`: data-parallel ones."""
     candidates = table.sensible_depths
     best = _best_depths(table, survival, candidates)
     if plan_graphs:
@@ -47,6 +48,7 @@ def make_policy(
         survival=np.clip(survival, 0.0, 1.0).tolist(),
         schedule=schedule,
         candidates=None if len(candidates) > table.max_depth else list(candidates),
+        ranks=ranks,
         graph_depths=sorted({0, *_graph_depths(best), *(depth for _, _, depth in schedule)}),
         calibrator=calibrator,
         gate=None if sample is None else _gate_file(table, survival, sample),

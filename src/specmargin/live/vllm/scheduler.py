@@ -22,6 +22,7 @@ from specmargin.live.board import report_failed_start
 from specmargin.live.driver import Driver
 from specmargin.live.driver_builder import build_driver
 from specmargin.live.gate_messages import ORDER
+from specmargin.live.guard import reason
 from specmargin.live.narrator import Narrator
 from specmargin.live.sequences import StepDone
 from specmargin.live.settings_schema import GateKind, Mode, Settings
@@ -30,12 +31,15 @@ from specmargin.live.vllm.graphs import FLAG
 from specmargin.live.vllm.log import logger
 from specmargin.live.vllm.names import KEY
 from specmargin.live.vllm.outcomes import step_done
+from specmargin.live.vllm.voting import Voter, install, refusal, same_on_all_ranks
+from specmargin.policies.vote import RankVote
 
 
 class _Observer:
     """Mixin before vLLM's class in the method resolution order: counts steps and outcomes. It uses only what feature
     observe lists (`parts.toml`), passes on whatever else vLLM gives to a method, and decides nothing."""
 
+    voter: Voter | None = None  # of a data-parallel rank
     _driver: Driver | None = None
     _disabled: Driver | None = None  # after too many faults
     _narrator: Narrator | None = None
@@ -48,6 +52,8 @@ class _Observer:
             self._start()
         except Exception as error:  # the engine must start
             self._driver = None
+            if self.voter is not None:
+                self.voter.problem = "its plug-in did not start"
             logger.error("Specmargin: %s. The engine runs with the plug-in disabled.", error)
             with suppress(Exception):
                 folder = Path(self.vllm_config.additional_config[KEY]["board"])
@@ -60,12 +66,15 @@ class _Observer:
             logger.info("Specmargin: no speculation is configured, so there is nothing to decide.")
             return
         if config.parallel_config.data_parallel_size > 1 and settings.mode is not Mode.OBSERVE:
-            # vLLM disables its own table here too: ranks with different depths deadlock.
-            logger.warning("Specmargin: data-parallel ranks must draft to the same depth, so it only observes.")
-            settings = settings.model_copy(update={"mode": Mode.OBSERVE})
+            settings = self._for_ranks(settings)
         self._driver = self._make_driver(settings)
         self._narrator = Narrator(driver=self._driver, every_seconds=settings.log_seconds, log=logger.info)
         logger.info("Specmargin: %s.", _describe(settings, self._driver))
+
+    def _for_ranks(self: Any, settings: Settings) -> Settings:
+        """vLLM disables its own table with data-parallel ranks too: ranks with different depths deadlock."""
+        logger.warning("Specmargin: data-parallel ranks must draft to the same depth, so it only observes.")
+        return settings.model_copy(update={"mode": Mode.OBSERVE})
 
     def _make_driver(self: Any, settings: Settings, **decides: Any) -> Driver:
         config = self.vllm_config
@@ -174,11 +183,53 @@ class _Decisions(_Observer):
             "graph_positions": _graph_positions(config.compilation_config),
             "device_gate": _is_gated(config, settings),
         }
+        if self.voter is not None and self.voter.problem is None:
+            voting: Driver = self._make_voting_driver(self.voter, settings, decides)
+            return voting
         driver: Driver = super()._make_driver(settings, **decides)
-        if settings.mode is not Mode.OBSERVE and lookup is None:
-            # Tells vLLM that the depth varies, so that it adds no padding drafts to new requests.
-            self.dynamic_sd_lookup = [self.num_spec_tokens] * (self.scheduler_config.max_num_seqs + 1)
+        if settings.mode is not Mode.OBSERVE:
+            self._vary_depth()
         return driver
+
+    def _vary_depth(self: Any) -> None:
+        """Tells vLLM that the depth varies, so that it adds no padding drafts to new requests."""
+        if self.dynamic_sd_lookup is None:
+            self.dynamic_sd_lookup = [self.num_spec_tokens] * (self.scheduler_config.max_num_seqs + 1)
+
+    # --- data-parallel ranks ---
+
+    def _for_ranks(self: Any, settings: Settings) -> Settings:
+        """The settings with which this rank votes, or only observes."""
+        self.voter = voter = Voter(static_depth=self.num_spec_tokens, begun=self._votes_begin)
+        try:
+            install()
+            voter.same = same_on_all_ranks(settings, self.num_spec_tokens)
+            voter.problem = refusal(self.vllm_config, settings)
+        except Exception as error:  # another release, or a policy that cannot be read
+            voter.problem = reason(error)
+        return settings if voter.problem is None else super()._for_ranks(settings)
+
+    def _make_voting_driver(self: Any, voter: Voter, settings: Settings, decides: dict[str, Any]) -> Driver:
+        ranks = self.vllm_config.parallel_config.data_parallel_size
+        driver: Driver = super()._make_driver(
+            settings, **decides, ranks=ranks, agreed=lambda: voter.static_depth if voter.depth is None else voter.depth
+        )
+        voter.rules, voter.own_vote = driver.vote_rules, self._own_vote
+        return driver
+
+    def _own_vote(self: Any) -> RankVote | None:
+        """A rank that only reads prompts has no load."""
+        driver = self._driver
+        return None if driver is None else driver.vote(sum(not request.is_prefill_chunk for request in self.running))
+
+    def _votes_begin(self: Any, why_not: str | None) -> None:
+        if why_not is None:
+            self._vary_depth()
+            logger.info("Specmargin: data-parallel ranks vote on the depth.")
+            return
+        logger.warning("Specmargin: no votes among ranks, depth %d: %s.", self.num_spec_tokens, why_not)
+        if self._driver is not None:
+            self._driver.show_observing()
 
     def schedule(self: Any, *args: Any, **kwargs: Any) -> Any:
         driver = self._driver
@@ -200,6 +251,9 @@ class _Decisions(_Observer):
         driver = self._driver
         if driver is not None:
             driver.guard.call("depth decision", None, self._set_depth, driver, scheduler_output)
+        if self.voter is not None and self.voter.depth is not None:
+            # Whatever happened to the driver: ranks with different depths deadlock.
+            scheduler_output.num_spec_tokens_to_schedule = self.voter.depth
         return super()._update_after_schedule(scheduler_output, *args, **kwargs)  # type: ignore[misc]
 
     @staticmethod
@@ -249,6 +303,8 @@ def _describe(settings: Settings, driver: Driver) -> str:
     parts = [f"mode {settings.mode}"]
     if driver.policy is None:
         parts.append("no policy, so it only observes")
+    elif driver.agreed is not None:
+        parts.append("depth by a vote of all data-parallel ranks")
     elif driver.device_gate:
         parts.append("depth by learned acceptance; drafts are gated on the GPU if the workers say so")
     elif settings.mode is not Mode.SCHEDULE:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from specmargin.live.vllm.log import attempt
+from specmargin.live.vllm.worker_vote import VotingExtension
 
 
 def _install() -> None:
     from specmargin.live.vllm.gate import graph_sizes, installation, returns  # noqa: PLC0415, F401  # importing them installs them
 
 
-class GateExtension:
+class GateExtension(VotingExtension):
     pass
 
 

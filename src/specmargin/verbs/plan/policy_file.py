@@ -61,6 +61,7 @@ def _policy(best: DrafterPlan, confidence: Confidence, *, plan_graphs: bool) -> 
         calibrator=confidence[0],
         sample=confidence[1],
         plan_graphs=plan_graphs,
+        ranks=scenario.layout.data_ranks,
     )
 
 

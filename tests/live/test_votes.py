@@ -1,0 +1,111 @@
+"""Two data-parallel ranks with expert parallelism: real ranks, waves, dummy batches and collectives, on one server.
+
+`experts_on_cpu` supplies what vLLM's CPU build lacks, and writes down the draft passes that ranks really ran.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+import urllib.request
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lab.live import servers
+from lab.live.measuring import ENVIRONMENT
+from lab.live.models import Pair
+
+from tests.live.conftest import DEPTH, Result, Server, engine_arguments, standard_batches
+from tests.live.experts_on_cpu import BROKEN_RANK, DEPTHS, plug_in
+
+RANKS = 2
+
+
+@pytest.fixture(scope="module")
+def passes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of what ranks ran."""
+    return tmp_path_factory.mktemp("passes")
+
+
+@pytest.fixture(scope="module")
+def server(pair: Pair, passes: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    from lab.live.policies import small_policy  # noqa: PLC0415 (compiled)
+
+    folder = tmp_path_factory.mktemp("ranks")
+    policy = folder / "ranks.policy.json"
+    policy.write_text(small_policy(DEPTH, ranks=RANKS))
+    settings = {"mode": "adaptive", "policy": str(policy), "slowest_decision_seconds": 20.0, "log_seconds": 1e9}
+    arguments = engine_arguments(pair, speculative=True, settings=settings)
+    arguments |= {"data_parallel_size": RANKS, "enable_expert_parallel": True, "max_num_seqs": 16}
+    del arguments["per_request_spec_decode_metrics"]
+    path = os.pathsep.join([str(plug_in(folder / "plug-in")), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = ENVIRONMENT | {"PYTHONPATH": path, DEPTHS: str(passes)}
+    started = servers.start(arguments, folder=folder / "server", environment=environment)
+    try:
+        servers.wait(started, 400.0)  # four processes import vLLM at once
+        yield Server(url=started.url, process=started.process, log=started.log)
+    finally:
+        servers.end(started)
+
+
+def answer(server: Server, prompt: list[int], rank: int, tokens: int = 40) -> list[int]:
+    body = {"prompt": prompt, "max_tokens": tokens, "temperature": 0.0, "ignore_eos": True, "return_token_ids": True}
+    headers = {"Content-Type": "application/json", "X-data-parallel-rank": str(rank)}
+    request = urllib.request.Request(server.url + "/v1/completions", json.dumps(body).encode(), headers)
+    with urllib.request.urlopen(request, timeout=120) as response:
+        found: dict[str, Any] = json.loads(response.read())
+    return list(found["choices"][0]["token_ids"])
+
+
+def answers(server: Server, prompts: list[list[int]], ranks: list[int]) -> list[list[int]]:
+    """Sent at once, each to its rank."""
+    with ThreadPoolExecutor(len(prompts)) as pool:
+        return list(pool.map(lambda one: answer(server, *one), zip(prompts, ranks, strict=True)))
+
+
+def drafted(passes: Path) -> list[tuple[tuple[str, int], ...]]:
+    """By step: what each rank ran. Ranks that had drafted nothing yet, or in a step without requests, run one pass."""
+    rows = []
+    for rank in range(RANKS):
+        lines = (passes / f"passes-{rank}.txt").read_text().splitlines()
+        rows.append([(kind, max(int(depth), 1)) for kind, depth in map(str.split, lines)])
+    return list(zip(*rows, strict=False))
+
+
+def votes_of(server: Server) -> int:
+    return len(re.findall("data-parallel ranks vote on the depth", server.log.read_text()))
+
+
+def test_ranks_vote_and_answers_stay_the_same(server: Server, pair: Pair, plain: Result, passes: Path) -> None:
+    """Load that differs by rank: one sequence on one of them, then four, then sixteen of which three are elsewhere."""
+    batches = [[request["prompt"] for request in batch] for batch in standard_batches(pair)]
+    found = []
+    for batch, other in zip(batches, (0, 1, 3), strict=True):
+        found += answers(server, batch, [int(index < other) for index in range(len(batch))])
+    assert found == plain.tokens
+    assert votes_of(server) == RANKS
+    steps = drafted(passes)
+    assert all(first[1] == second[1] for first, second in steps), "ranks drafted to different depths"
+    depths = {first[1] for first, second in steps if "drafts" in (first[0], second[0])}
+    assert len(depths) > 1, "the depth never changed"
+    assert any({first[0], second[0]} == {"drafts", "dummy"} for first, second in steps), "no rank was idle"
+
+
+def test_a_rank_whose_policy_raises_stops_nobody(server: Server, pair: Pair, plain: Result, passes: Path) -> None:
+    prompts = [request["prompt"] for batch in standard_batches(pair) for request in batch]
+    before = len(drafted(passes))
+    (passes / "break").touch()
+    ranks = [index % RANKS for index in range(len(prompts))]
+    assert answers(server, prompts[:12], ranks[:12]) == plain.tokens[:12]
+    assert answers(server, prompts[12:], ranks[12:]) == plain.tokens[12:]
+    time.sleep(0.2)  # the last dummy batch
+    steps = drafted(passes)[before:]
+    assert all(first[1] == second[1] for first, second in steps), "ranks drafted to different depths"
+    assert {first[1] for first, _ in steps[-8:]} == {DEPTH}, "not static after a rank failed"
+    assert f'specmargin_enabled{{engine="{BROKEN_RANK}"}} 0.0' in server.get("/metrics")
+    assert "a rank cannot vote" in server.log.read_text()
