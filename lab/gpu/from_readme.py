@@ -1,6 +1,6 @@
 """The README's "Start a gated vLLM", command by command as it is written, on this machine.
 
-    python -m lab.gpu.from_readme OUT [--layers 4] [--small]     --small: to rehearse on a CPU, where no gate runs
+    python -m lab.gpu.from_readme OUT [--layers 8] [--small]     --small: to rehearse on a CPU, where no gate runs
 
 Only what a machine without network lacks is put in: model and head are folders with dummy weights (fewer layers and
 experts, so that the server fits beside others), acceptance is synthetic, and the plan is made from a real bank's
@@ -144,7 +144,7 @@ class Reader:
 def main(given: list[str]) -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("out", type=Path)
-    options.add_argument("--layers", type=int, default=4)
+    options.add_argument("--layers", type=int, default=8)
     options.add_argument("--small", action="store_true")
     options.add_argument("--seconds", type=float, default=12.0, help="of traffic, per server")
     chosen = options.parse_args(given)

@@ -221,12 +221,17 @@ def play(options: argparse.Namespace, job: dict[str, Any]) -> None:
             recorded = _play(cell, server, job, ramp, window)
         except (OSError, ValueError, RuntimeError) as error:  # the other cells are played all the same
             print(f"{cell}: {error}", flush=True)
+            _keep_log(cell, server, options.out)
             continue
         write_cell(options.out, without_paths(recorded, options.state / "models"))
         (played / cell).touch()
-        log = Path(server["folder"]) / "log.txt"
-        shutil.copyfile(log, options.out / f"{cell.partition('-')[0]}-{server['kind']}.log.txt")
+        _keep_log(cell, server, options.out)
         print(said(recorded), flush=True)
+
+
+def _keep_log(cell: str, server: dict[str, Any], out: Path) -> None:
+    name = f"{cell.partition('-')[0]}-{server['kind']}.log.txt"
+    shutil.copyfile(Path(server["folder"]) / "log.txt", out / name)
 
 
 def _play(cell: str, server: dict[str, Any], job: dict[str, Any], ramp: float, window: float) -> dict[str, Any]:

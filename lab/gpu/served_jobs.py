@@ -53,7 +53,7 @@ class Model:
 # in FP8 (by blocks, as it is published) the weights of both take 93 GB, the engines themselves about 11.
 MODELS = {
     "qwen": Model(
-        model="qwen3-30b-a3b", weights=None, drafter="eagle3", rates=(0.72, 0.52, 0.38, 0.28, 0.2), kv_bytes=28e9
+        model="qwen3-30b-a3b", weights=None, drafter="eagle3", rates=(0.72, 0.52, 0.38, 0.28, 0.2), kv_bytes=24e9
     ),
     "glm": Model(
         model="glm-4.7-flash", weights="fp8-block", drafter="mtp", rates=(0.82, 0.66, 0.52, 0.4, 0.3), kv_bytes=12e9
