@@ -1,9 +1,11 @@
-"""The simulator compared with inference-lab's WebAssembly build on the same workload, then larger workloads.
+"""All speeds of the simulator in one run, beside those of inference-lab's WebAssembly build.
+
+    python -m lab.speed.simulator
 
 Llama-3-70B on an H100-class device, Poisson 5/s, lognormal lengths (ln-mean 6.9 and 5.3, sd 0.7 and 0.8): the peer's
 own example. Simulated output tokens per wall second, best of several runs after warm-up. The peer needs Node and npm.
-Then a week of 3 million requests in a process of its own, the errors of both simulators against recorded servers
-(`lab/speed/peers.py`), and the speed of the simulator before `BASE` in turns with this one.
+Then a day, weeks of 3 million requests (`lab/speed/weeks.py`), the errors of both simulators against recorded servers
+(`lab/speed/peers.py`), and CPU time in turns with the simulator of an earlier commit (`lab/speed/turns.py`).
 """
 
 from __future__ import annotations
@@ -16,28 +18,16 @@ import time
 from dataclasses import replace
 
 from lab import REFERENCE_BANK, ROOT
-from lab.checkouts import checkout
-from lab.speed.__main__ import CONTESTS, compare
+from lab.speed import turns, weeks
 from lab.speed.peers import SCHEDULER, peer, report_errors
-from specmargin.acceptance.survival import parse_acceptance
-from specmargin.catalog.drafters import find_drafter
-from specmargin.catalog.lookup import find_device, find_model
-from specmargin.decisions.pricer import Pricer
-from specmargin.decisions.scenario import Scenario
-from specmargin.prices.roofline import Roofline
-from specmargin.routing.profile import UNIFORM
-from specmargin.simulator.engine import EngineSettings
+from lab.speed.weeks import same_workload
 from specmargin.simulator.results import Result
-from specmargin.simulator.rounds import drawn_rounds
 from specmargin.simulator.run import simulate, tables_of
 from specmargin.simulator.serving import Serving
-from specmargin.simulator.workload import LognormalLength, Poisson, Workload
 from specmargin.verbs.simulate.request_schema import SimulateRequest, completed
 from specmargin.verbs.simulate.serving import serving_of
 
-BASE = "f0a75f7c"  # the commit before traffic, windows and prefix caches were simulated
-WEEK_REQUESTS, WEEK_SECONDS, WEEK_BYTES = 3_000_000, 60.0, 4 * 2**30
-KV_BLOCKS = 68_719_476_736 // (2 * 80 * 8 * 128 * 2 * 16)  # the peer's 64 GB of KV, in blocks of 16 tokens
+MOST_RATIO = 1.1  # of CPU time to that of the earlier commit
 RUNS = 7
 
 
@@ -73,31 +63,6 @@ def peer_config(requests: int) -> str:
             "simulation": {"log_interval": 5},
         }
     )
-
-
-def same_workload(requests: int) -> Serving:
-    """The peer's workload, shapes and device; memory holds the weights and 64 GB of KV, as the peer assumes."""
-    device = replace(find_device("h100-sxm"), memory_bytes=240e9)
-    model = find_model("llama-3.1-70b")  # the shapes of Llama-3-70B
-    choice = find_drafter("free", model)
-    workload = Workload(
-        arrivals=Poisson(requests_per_second=5.0, requests=requests),
-        prompt=LognormalLength(ln_mean=6.9, ln_sd=0.7, most=100_000),
-        output=LognormalLength(ln_mean=5.3, ln_sd=0.8, most=100_000),
-    )
-    survival = parse_acceptance("0.7")
-    scenario = Scenario(
-        architecture=model,
-        device=device,
-        prices=Roofline(device=device),
-        routing=UNIFORM,
-        drafter=choice.drafter,
-        survival=survival,
-    )
-    bank = drawn_rounds({"all": survival}, 4)
-    engine = EngineSettings(kv_blocks=KV_BLOCKS)
-    pricer = Pricer(scenario)
-    return Serving(pricer=pricer, workload=workload, bank=bank, engine=engine, policy="none", max_depth=4)
 
 
 def timed(serving: Serving, runs: int) -> tuple[float, int]:
@@ -158,11 +123,11 @@ def report_day() -> float:
     path = ROOT / "examples" / "day.toml"
     serving = serving_of(*completed(SimulateRequest(model=str(path), bank=str(REFERENCE_BANK))))
     tables_of(serving)
-    start = time.perf_counter()
+    start = time.process_time()
     controller = simulate(replace(serving, policy="controller"))
-    seconds = time.perf_counter() - start
+    seconds = time.process_time() - start
     summary = controller.summary()
-    print(f"a day, controller: {summary['requests']:,} requests, {summary['steps']:,} steps in {seconds:.1f} s")
+    print(f"a day, controller: {summary['requests']:,} requests, {summary['steps']:,} steps in {seconds:.1f} s of CPU")
     print(f"  rounds: {serving.bank.source}")
     others = {name: simulate(replace(serving, policy=name)) for name in ("none", *(f"fixed:{k}" for k in range(1, 5)))}
     for name, result in {"controller": controller, **others}.items():
@@ -174,34 +139,6 @@ def report_day() -> float:
     return seconds
 
 
-def week() -> None:
-    """In a process of its own: its largest memory is counted."""
-    start = time.process_time()
-    result = simulate(same_workload(WEEK_REQUESTS))
-    result.summary()
-    seconds = time.process_time() - start
-    peak = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    print(json.dumps({"seconds": seconds, "bytes": peak, "tokens": result.committed}))
-
-
-def report_week() -> bool:
-    """Whether a week takes at most a minute of CPU and 4 GiB, its percentiles included; compiled code is cached."""
-    code = "from lab.speed import simulator as s; s.week()"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True, text=True)
-    took = json.loads(done.stdout)
-    seconds, gib = took["seconds"], took["bytes"] / 2**30
-    print(
-        f"a week, {WEEK_REQUESTS:,} requests, {took['tokens']:,} tokens: {seconds:.0f} s of CPU, {gib:.1f} GiB at most"
-    )
-    return bool(seconds <= WEEK_SECONDS and took["bytes"] <= WEEK_BYTES)
-
-
-def report_base() -> None:
-    contest = next(each for each in CONTESTS if each.name == "simulator")
-    for name, (before, now) in compare(contest, checkout(BASE), 3).items():
-        print(f"{name}: {before * 1e9:.1f} ns at {BASE}, {now * 1e9:.1f} ns now, ratio {now / before:.2f}")
-
-
 def _hourly_tpot(result: Result) -> list[float]:
     return [row["tpot_p50"] for row in result.hourly()]
 
@@ -211,16 +148,18 @@ def main() -> int:
     report_large()
     first = report_first_call()
     day = report_day()
-    in_time = report_week()
+    in_time = weeks.report(weeks.weeks())
     report_errors()
-    report_base()
+    against_base = turns.ratios(turns.BASE, turns.TURNS)
+    turns.report(against_base, turns.BASE)
     missed = [
         name
         for name, bad in (
             ("at least 5 times the peer", ratio is not None and ratio < 5.0),
             ("first call under 3 s", first > 3.0),
             ("a day under a minute", day > 60.0),
-            ("a week under a minute and 4 GiB", not in_time),
+            ("every week under a minute of CPU and 4 GiB", not in_time),
+            (f"at most {MOST_RATIO} × {turns.BASE}", max(one.median for one in against_base.values()) > MOST_RATIO),
         )
         if bad
     ]

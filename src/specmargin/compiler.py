@@ -31,8 +31,17 @@ else:
     _IS_PLAIN = True
 
 
-_CALLED: dict[str, Any] = {"cache": True, "nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True}
+# `fastmath` is stated, because a function without it takes that of the caller that compiles it first: the last bits of
+# a result would depend on what was compiled before.
+_CALLED: dict[str, Any] = {
+    "cache": True,
+    "nogil": True,
+    "error_model": "numpy",
+    "no_cfunc_wrapper": True,
+    "fastmath": False,
+}
 _INLINED: dict[str, Any] = {**_CALLED, "forceinline": True, "_nrt": False}
+_FAST: dict[str, Any] = {**_CALLED, "fastmath": True}
 
 
 def shortened(done: int, whole: int, what: str) -> str | None:
@@ -64,7 +73,12 @@ def entry(function: Callable[P, R]) -> Callable[P, R]:
 
 def fast_entry(function: Callable[P, R]) -> Callable[P, R]:
     """For inner loops over finite numbers, where sums may be taken in any order."""
-    return _jit(function, **_CALLED, fastmath=True)
+    return _jit(function, **_FAST)
+
+
+def fast_apart(function: Callable[P, R]) -> Callable[P, R]:
+    """The same without reference counting, for compiled code only."""
+    return _inner(_jit(function, **_FAST, _nrt=False, no_cpython_wrapper=True))
 
 
 def inlined(function: Callable[P, R]) -> Callable[P, R]:

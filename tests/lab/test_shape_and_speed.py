@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,8 +10,11 @@ from lab.checkouts import checkout
 from lab.shape import entered_files, functions_of
 from lab.speed.__main__ import Contest, compare, decision_seconds, price_seconds, token_seconds
 from lab.speed.prices import main as time_prices
+from lab.speed.turns import Side, median_interval, ratio_of
+from lab.speed.weeks import FULL, REQUESTS, SMALL, Week, weekly
 
 from specmargin.errors import InputError
+from specmargin.simulator.workload import Poisson
 from tests.conftest import ROOT
 
 
@@ -62,3 +66,35 @@ def test_both_sides_take_turns_and_the_first_is_not_counted() -> None:
 
     assert compare(Contest(name="test", time=timed), Path("base"), 3) == {"it": (4.0, 2.0)}
     assert order == [Path("base"), ROOT] * 4
+
+
+def test_ratios_are_of_neighbouring_runs_and_their_interval_is_by_ranks() -> None:
+    """By counting: of 15 values the 4th and 12th hold the median in 96.5% of samples, of 6 the outermost in 96.9%."""
+    assert median_interval([float(value) for value in range(15)]) == (3.0, 11.0)
+    assert median_interval([5.0, 0.0, 3.0, 1.0, 4.0, 2.0]) == (0.0, 5.0)
+    assert median_interval([2.0, 1.0]) == (1.0, 2.0)
+    busy = [1.0, 5.0, 2.0, 1.0, 3.0, 1.0]  # other work on the machine, which both sides of a turn meet
+    one = ratio_of(busy, [1.2 * seconds for seconds in busy])
+    assert (one.median, one.low, one.high) == pytest.approx((1.2, 1.2, 1.2))
+    assert (one.base_seconds, one.seconds) == pytest.approx((1.5, 1.8))
+
+
+def test_a_simulator_that_ends_is_one_sentence(tmp_path: Path) -> None:
+    with Side(tmp_path) as side, pytest.raises(InputError, match="the simulator ended under the policy none"):
+        side.seconds("none")
+
+
+@pytest.mark.parametrize("load", [FULL, SMALL])
+def test_a_week_has_three_million_requests(load: str) -> None:
+    """At the rate of the weeks, which is the same for every load."""
+    arrivals = weekly(load, 500).workload.arrivals
+    assert isinstance(arrivals, Poisson)
+    assert (arrivals.requests, arrivals.requests_per_second) == (500, 5.0)
+    assert REQUESTS / arrivals.requests_per_second == pytest.approx(7 * 24 * 3600, rel=0.01)
+
+
+def test_a_week_is_in_time_only_within_a_minute_and_4_gib() -> None:
+    week = Week(load=FULL, policy="none", seconds=59.0, peak_bytes=4 * 2**30, steps=1)
+    assert week.in_time
+    assert not replace(week, seconds=61.0).in_time
+    assert not replace(week, peak_bytes=4 * 2**30 + 1).in_time

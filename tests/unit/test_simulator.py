@@ -172,8 +172,7 @@ def test_a_bank_keeps_the_named_categories_in_their_order() -> None:
     bank = captured_rounds(categories, sequence, np.arange(6), np.full((6, 2), 0.5), "test", names=("c", "a"))
     assert bank.categories == ("c", "a")
     assert bank.accepted.tolist() == [2, 4, 0, 3, 5]
-    assert bank.first_by_round.tolist() == [0, 1, 2, 2, 4]
-    assert bank.length_by_round.tolist() == [1, 1, 2, 2, 1]
+    assert bank.next_by_round.tolist() == [0, 1, 3, 2, 4]
     assert bank.first_by_category.tolist() == [0, 2, 5]
 
 

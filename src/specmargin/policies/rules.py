@@ -58,10 +58,11 @@ def make_kernel(
         early_stop=ahead is not None and table.by_pass,
     )
     gated_batch = table.max_batch if budgets else 0
+    learned_batch = table.max_batch if prior_survival is not None else 0
     scratch = Scratch.of(table.max_batch, depths)
     return Kernel(
         rules=rules,
-        learned=Learned.nothing(depths, tuned, times=learn_times, gated_batch=gated_batch),
+        learned=Learned.nothing(learned_batch, depths, tuned, times=learn_times, gated_batch=gated_batch),
         scratch=scratch,
         options=rows_of(Option, depths + 1),
         priced=Priced.shared(table, tuned, scratch, gated_batch * depths),

@@ -27,8 +27,7 @@ class RoundBank:
     categories: tuple[str, ...]
     accepted: IntArray  # by round, at the full depth of the bank
     survival: FloatArray  # (round, depth): the signal that a policy sees
-    first_by_round: IntArray  # first round of its sequence
-    length_by_round: IntArray  # number of rounds of its sequence
+    next_by_round: IntArray  # the round after it; after the last of its sequence, the first
     first_by_category: IntArray  # (categories + 1): rounds of a category are contiguous
     informative: bool  # whether the signal differs between rounds
     prior: FloatArray  # survival by depth, known to policies in advance
@@ -38,7 +37,7 @@ class RoundBank:
     def __post_init__(self) -> None:
         if self.survival.shape[0] != self.accepted.size:
             raise AcceptanceError("a round bank needs a signal for every round")
-        for array in (self.accepted, self.survival, self.first_by_round, self.length_by_round, self.first_by_category):
+        for array in (self.accepted, self.survival, self.next_by_round, self.first_by_category):
             array.flags.writeable = False
 
     @property
@@ -80,8 +79,7 @@ def drawn_rounds(curves: Mapping[str, Survival], depth: int, *, seed: int = 0, r
         categories=tuple(curves),
         accepted=np.concatenate(accepted).astype(np.int64),
         survival=np.concatenate(survival).astype(np.float64),
-        first_by_round=np.repeat(np.arange(count) * rounds, rounds),
-        length_by_round=np.full(count * rounds, rounds),
+        next_by_round=_in_circles(np.arange(count) * rounds, count * rounds),
         first_by_category=np.arange(count + 1) * rounds,
         informative=False,
         prior=np.array(survival)[:, 0].mean(axis=0),
@@ -107,18 +105,21 @@ def captured_rounds(
     order = order[category[order] >= 0]
     category, sequence = category[order], sequence_by_round[order]
     is_first = np.concatenate([[True], (np.diff(sequence) != 0) | (np.diff(category) != 0)])
-    firsts = np.flatnonzero(is_first)
-    sequence_index = np.cumsum(is_first) - 1
-    lengths = np.diff(np.concatenate([firsts, [sequence.size]]))
     return RoundBank(
         categories=names,
         accepted=accepted[order].astype(np.int64),
         survival=np.ascontiguousarray(survival[order], dtype=np.float64),
-        first_by_round=firsts[sequence_index],
-        length_by_round=lengths[sequence_index],
+        next_by_round=_in_circles(np.flatnonzero(is_first), sequence.size),
         first_by_category=np.searchsorted(category, np.arange(len(names) + 1)),
         informative=True,
         prior=np.array([(accepted > d).mean() for d in range(survival.shape[1])]),
         sample=survival,
         source=source,
     )
+
+
+def _in_circles(firsts: IntArray, rounds: int) -> IntArray:
+    """The round after each one, where sequences begin at `firsts`."""
+    following = np.arange(1, rounds + 1)
+    following[np.append(firsts[1:], rounds) - 1] = firsts
+    return following

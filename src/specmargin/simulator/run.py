@@ -81,7 +81,7 @@ def prepare(serving: Serving, *, choice: PolicyChoice | None = None, log_steps: 
     kernel = choice.policy.kernel() if serving.compiled else None
     limits = _limits(serving, traffic, choice, by_python=kernel is None)
     simulation = Simulation(
-        rounds=ReplayedRounds(bank.accepted, bank.survival, bank.first_by_round, bank.length_by_round),
+        rounds=ReplayedRounds(bank.accepted, bank.survival, bank.next_by_round),
         limits=limits,
         tables=tables,
         log=_new_log(tables, log_steps),

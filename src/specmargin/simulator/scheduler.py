@@ -32,7 +32,7 @@ def schedule(simulation: Simulation) -> None:
         remaining = request.prompt_tokens + request.emitted - request.computed
         decoding = remaining == 1 and request.emitted > 0
         planned = min(remaining + request.verify if decoding else remaining, budget)
-        new_blocks = blocks_for(request.computed + planned, limits) - request.blocks
+        new_blocks = _new_blocks(limits, request.computed + planned, request.blocks)
         if new_blocks > engine.free_blocks:
             preempting = True
             i, budget = _make_room(simulation, i, budget, new_blocks)
@@ -64,6 +64,15 @@ def schedule(simulation: Simulation) -> None:
     step.ready += step.rounds
     totals = state.totals[0]
     totals.peak_blocks = max(totals.peak_blocks, limits.kv.blocks - engine.free_blocks)
+
+
+@compiled
+def _new_blocks(limits: Limits, tokens: int, blocks: int) -> int:
+    """Blocks that a request with so many needs for its tokens: mostly none, which is found without a division."""
+    kv = limits.kv
+    if tokens + kv.lookahead_tokens <= (blocks - kv.blocks_per_sequence) * kv.block_tokens:
+        return 0
+    return blocks_for(tokens, limits) - blocks
 
 
 @compiled
@@ -234,7 +243,7 @@ def commit(simulation: Simulation) -> None:
     """Commit tokens and finish requests. Sequences that continue hold a draft of the chosen depth."""
     state = simulation.state
     requests, slots, engine, step, totals = state.requests, state.slots, state.engine[0], state.step[0], state.totals[0]
-    accepted_by_round, first, length = simulation.rounds.accepted, simulation.rounds.first, simulation.rounds.length
+    accepted_by_round, following = simulation.rounds.accepted, simulation.rounds.following
     step.fresh = step.done = 0
     running = rounds = ready = committed = accepted_total = 0
     for i in range(engine.running):
@@ -248,7 +257,7 @@ def commit(simulation: Simulation) -> None:
             verified = slot.planned - 1
             round_ = request.next_round
             accepted_here = min(accepted_by_round[round_], verified)
-            request.next_round = round_ + 1 if round_ + 1 < first[round_] + length[round_] else first[round_]
+            request.next_round = following[round_]
             state.drafted[rounds] = request.held
             state.verified[rounds] = verified
             state.accepted[rounds] = accepted_here

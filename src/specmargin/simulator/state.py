@@ -134,8 +134,7 @@ class ReplayedRounds(NamedTuple):
 
     accepted: IntArray
     survival: FloatArray  # (round, depth)
-    first: IntArray
-    length: IntArray
+    following: IntArray
 
 
 class Limits(NamedTuple):

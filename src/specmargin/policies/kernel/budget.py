@@ -20,7 +20,7 @@ from specmargin.compiler import (
     compiled_entry,
     define_handle,
     entry,
-    fast_entry,
+    fast_apart,
     register,
 )
 from specmargin.policies.kernel.gate import Scratch, expert_slope, sort_tokens
@@ -106,7 +106,7 @@ def best_budget(
     return choose_budget(handle.priced, survival, survival.shape[0], drafted, shape, factors)
 
 
-@fast_entry
+@fast_apart
 def choose_budget(
     priced: Priced, survival: FloatArray, rounds: int, drafted: IntArray, shape: StepShape, factors: FloatArray
 ) -> tuple[int, float, float]:

@@ -28,10 +28,11 @@ from specmargin.policies.kernel.learn import (
     conditional_acceptance,
     learn_acceptance,
     learn_shift,
+    rounds_of_all,
     shift_survival,
 )
 from specmargin.policies.kernel.prices import FIRST_CONTEXT, drafting_seconds, verify_parts
-from specmargin.policies.kernel.times import enter_state, fill_factors, learn_time, level_of, round_parts
+from specmargin.policies.kernel.times import enter_state, fill_factors, learn_time, level_of, verify_part
 from specmargin.policies.kernel.types import Expectation, Kernel, LookAhead
 from specmargin.step import FloatArray, IntArray
 
@@ -208,9 +209,9 @@ def _learn_time(kernel: Kernel, drafted: IntArray, verified: IntArray, seconds: 
         total += verified[i]
     rest, experts = verify_parts(table, verified, batch)
     drafting = drafting_seconds(table, drafted, batch, FIRST_CONTEXT)
-    state = enter_state(learned.times, batch, marks.state, marks.step)
+    state = enter_state(learned.times, table, batch, marks.state, marks.step)
     mean_depth, verifying = total / batch, rest + experts
-    return learn_time(learned.times, state, table, batch, mean_depth, verifying, drafting, seconds, marks.step)
+    return learn_time(learned.times, state, batch, mean_depth, verifying, drafting, seconds, marks.step)
 
 
 @compiled
@@ -245,7 +246,7 @@ def _guard_goodput(kernel: Kernel, drafted: IntArray, accepted: IntArray, second
     if deepest == 0:
         return
     times, state = kernel.learned.times, kernel.learned.marks[0].state
-    plain = np.exp(level_of(times, state)) * round_parts(times, state, kernel.rules.table, batch, 0)[0]
+    plain = np.exp(level_of(times, state)) * verify_part(times, state, batch, 0)[0]
     # Decaying sums, not a count of bad steps: at batch 1 most rounds may accept nothing and speculation still pay.
     sums, marks, tuning = kernel.learned.guard[0], kernel.learned.marks[0], kernel.rules.tuning[0]
     steps = tuning.guard_steps
@@ -320,6 +321,6 @@ def factors_by_handle(handle: Handle, batch: int, out: FloatArray) -> None:
 def acceptance_by_handle(handle: Handle, out: FloatArray) -> None:
     """Fill `out` with learned acceptance by depth, of a token whose predecessors were accepted."""
     prior, learned = handle.kernel.rules.prior, handle.kernel.learned
-    shift = acceptance_shift(prior, learned)
+    shift, rounds = acceptance_shift(prior, learned), rounds_of_all(learned)
     for depth in range(out.size):
-        out[depth] = conditional_acceptance(prior, learned, depth, shift)
+        out[depth] = conditional_acceptance(prior, learned, depth, shift, rounds)

@@ -16,8 +16,8 @@ import math
 from specmargin.compiler import compiled
 from specmargin.policies.kernel.budget import LEAST_SURVIVAL, StepShape, choose_budget, rounds_for
 from specmargin.policies.kernel.gains import LEAST_GATED
-from specmargin.policies.kernel.learn import acceptance_shift, conditional_acceptance
-from specmargin.policies.kernel.times import contrast_variance, enter_state, fill_factors, round_parts
+from specmargin.policies.kernel.learn import acceptance_shift, conditional_acceptance, rounds_of_all
+from specmargin.policies.kernel.times import contrast_variance, draft_factor, enter_state, fill_factors, verify_part
 from specmargin.policies.kernel.types import Kernel
 
 
@@ -51,8 +51,9 @@ def fill_options(kernel: Kernel, batch: int) -> None:
     """Every depth at this batch, by learned acceptance and times."""
     rules, learned, options = kernel.rules, kernel.learned, kernel.options
     marks, times, table = learned.marks[0], learned.times, rules.table
-    marks.state = enter_state(times, batch, marks.state, marks.step)
-    shift = acceptance_shift(rules.prior, learned)
+    marks.state = enter_state(times, table, batch, marks.state, marks.step)
+    shift, rounds = acceptance_shift(rules.prior, learned), rounds_of_all(learned)
+    drafting = draft_factor(times, marks.state)
     alive = committed = 1.0
     for depth in range(options.size):
         option = options[depth]
@@ -61,12 +62,14 @@ def fill_options(kernel: Kernel, batch: int) -> None:
             committed += alive
         option.committed, option.alive = committed, alive
         if depth < rules.prior.size:
-            option.acceptance = conditional_acceptance(rules.prior, learned, depth, shift)
+            option.acceptance = conditional_acceptance(rules.prior, learned, depth, shift, rounds)
             option.rounds = learned.tried[depth] + rules.tuning[0].prior_rounds
-        verify, draft, _ = round_parts(times, marks.state, table, batch, depth)
-        option.whole = option.log_goodput = math.log(committed / max(verify + draft, 1e-9))
+        verify, z = verify_part(times, marks.state, batch, depth)
+        draft = table.draft_seconds[batch, depth, 0] * drafting
+        seconds = max(verify + draft, 1e-9)
+        option.whole = option.log_goodput = math.log(committed / seconds)
         option.verified = depth
-        option.verify_weight, option.draft_weight = _weights(kernel, batch, depth, depth)
+        option.verify_weight, option.draft_weight = verify / seconds * z, draft / seconds
     if is_budgeted(kernel, batch):
         _add_gains(kernel, batch)
 
@@ -75,8 +78,8 @@ def fill_options(kernel: Kernel, batch: int) -> None:
 def _weights(kernel: Kernel, batch: int, verified: int, drafted: int) -> tuple[float, float]:
     """How much the logarithm of a round that verifies and drafts so many tokens moves with each part's time."""
     times, state, table = kernel.learned.times, kernel.learned.marks[0].state, kernel.rules.table
-    verify, _, z = round_parts(times, state, table, batch, verified)
-    _, draft, _ = round_parts(times, state, table, batch, drafted)
+    verify, z = verify_part(times, state, batch, verified)
+    draft = table.draft_seconds[batch, drafted, 0] * draft_factor(times, state)
     seconds = max(verify + draft, 1e-9)
     return verify / seconds * z, draft / seconds
 

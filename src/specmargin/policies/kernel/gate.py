@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from specmargin.compiler import fast_entry, inlined
+from specmargin.compiler import fast_apart, fast_entry, inlined
 from specmargin.policies.kernel.prices import (
     FIRST_CONTEXT,
     PriceTable,
@@ -57,7 +57,7 @@ class Scratch(NamedTuple):
         )
 
 
-@fast_entry
+@fast_apart
 def ragged_gate(table: PriceTable, survival: FloatArray, drafted: IntArray, rate: float, scratch: Scratch) -> float:
     """Fill `scratch.depths` with how much of each draft to verify; returns the expected tokens beyond one per sequence.
 
@@ -86,7 +86,7 @@ def ragged_gate(table: PriceTable, survival: FloatArray, drafted: IntArray, rate
     return best_tokens
 
 
-@fast_entry
+@fast_apart
 def sort_tokens(table: PriceTable, survival: FloatArray, drafted: IntArray, rate: float, scratch: Scratch) -> int:
     """Tokens that may pay, by survival over marginal price (a stable sort); returns how many there are."""
     batch, deepest = survival.shape
@@ -135,7 +135,7 @@ def _insert(order: IntArray, bins: IntArray, count: int, token: int) -> None:
     order[slot] = token
 
 
-@fast_entry
+@fast_apart
 def _counting_sort(
     depths: IntArray, bins: IntArray, order: IntArray, heads: IntArray, batch: int, deepest: int
 ) -> None:
@@ -163,7 +163,7 @@ class EarlyStop(NamedTuple):
     pass_factor: float  # the same for the pass as a whole
 
 
-@fast_entry
+@fast_apart
 def keep_drafting(
     table: PriceTable, depth: int, next_acceptance: FloatArray, stop: EarlyStop, so_far: FloatArray, active: BoolArray
 ) -> int:
@@ -196,7 +196,7 @@ def keep_drafting(
     return count
 
 
-@fast_entry
+@fast_apart
 def draft_lengths(
     table: PriceTable,
     survival: FloatArray,

@@ -58,7 +58,9 @@ class Learned(NamedTuple):
     gate: GateGains
 
     @classmethod
-    def nothing(cls, max_depth: int, tuning: Rows[Tuning], *, times: bool = True, gated_batch: int = 0) -> Learned:
+    def nothing(
+        cls, max_batch: int, max_depth: int, tuning: Rows[Tuning], *, times: bool = True, gated_batch: int = 0
+    ) -> Learned:
         """`times`: prices will be corrected by the times of steps. `gated_batch`: sequences of the largest batch whose
         drafts are gated in the engine's workers."""
         start = Times.nothing if times else Times.as_priced
@@ -68,7 +70,7 @@ class Learned(NamedTuple):
             taken=np.zeros(max_depth),
             recent=np.zeros((2, max_depth)),
             texts=rows_of(Texts, square=tuning[0].first_square),
-            times=start(max_depth, tuning),
+            times=start(max_batch, max_depth, tuning),
             credit=np.zeros(max_depth + 1),
             shift=np.zeros(1),
             marks=rows_of(Marks, depth=-1, state=-1, off_until=-1),
@@ -129,7 +131,7 @@ def _chance(learned: Learned) -> float:
 
 
 @compiled
-def _rounds_of_all(learned: Learned) -> float:
+def rounds_of_all(learned: Learned) -> float:
     """How many recent rounds the mean of all rounds counts for: few where texts differ by more than chance."""
     texts = learned.texts[0]
     return float(max(0.5 * texts.window / (_chance(learned) * max(texts.square - 1.0, _LEAST_EXCESS)), 1.0))
@@ -147,13 +149,13 @@ def acceptance_shift(prior: FloatArray, learned: Learned) -> float:
 
 
 @compiled
-def conditional_acceptance(prior: FloatArray, learned: Learned, depth: int, shift: float) -> float:
-    """Acceptance of the token at `depth`, by the recent rounds, drawn towards the mean of all (as in empirical Bayes:
-    the less, the more texts differ). Depths with few tries follow the shift of the others."""
+def conditional_acceptance(prior: FloatArray, learned: Learned, depth: int, shift: float, rounds: float) -> float:
+    """Acceptance of the token at `depth`, by the recent rounds, drawn towards the mean of all, which counts for
+    `rounds` (as in empirical Bayes: the fewer, the more texts differ). Depths with few tries follow the shift of the
+    others."""
     likely = min(max(prior[depth] * shift, 0.0), 0.999)
     prior_rounds = learned.tuning[0].prior_rounds
     mean = (learned.taken[depth] + prior_rounds * likely) / (learned.tried[depth] + prior_rounds)
-    rounds = _rounds_of_all(learned)
     return float((learned.recent[1, depth] + rounds * mean) / (learned.recent[0, depth] + rounds))
 
 

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from specmargin.compiler import compiled
+from specmargin.compiler import compiled, compiled_apart
 from specmargin.policies.kernel.prices import PriceTable, equal_parts
 from specmargin.policies.kernel.tuning import Tuning
 from specmargin.records import Rows
@@ -33,7 +33,8 @@ _LEAST_VARIANCE, _MOST_VARIANCE = 1e-9, 1e4  # within which rounding does not ma
 
 
 class Times(NamedTuple):
-    """By power of two of the batch. Only `tuning` and `prior` are constant."""
+    """By power of two of the batch. `tuning` and `prior` are constant, and so are rows of `seconds` and `weights` once
+    they are filled, by the price table: their logarithms in every step would take longer than all else."""
 
     tuning: Rows[Tuning]
     mean: FloatArray  # (states, 2 + depths): level, drafting, depth 0, slopes
@@ -45,9 +46,11 @@ class Times(NamedTuple):
     noise: FloatArray  # (1,): variance of a single step
     drift: FloatArray  # (2,): variance of the level per step; deviation of the last step
     scratch: FloatArray  # (2, 2 + depths)
+    seconds: FloatArray  # (batch, depths): verify steps of equal depths, by the table
+    weights: FloatArray  # (batch, depths): z of a depth; 1 at depth 0, or 0 if the row is not filled
 
     @classmethod
-    def nothing(cls, max_depth: int, tuning: Rows[Tuning]) -> Times:
+    def nothing(cls, max_batch: int, max_depth: int, tuning: Rows[Tuning]) -> Times:
         tuned, size = tuning[0], FIRST + 1 + max_depth
         prior = np.zeros((size, size))
         depth = np.arange(1.0, max_depth + 1.0)
@@ -68,12 +71,14 @@ class Times(NamedTuple):
             noise=np.full(1, tuned.noise),
             drift=np.array([tuned.least_drift, 0.0]),
             scratch=np.zeros((2, size)),
+            seconds=np.zeros((1 + max_batch, 1 + max_depth)),
+            weights=np.zeros((1 + max_batch, 1 + max_depth)),
         )
 
     @classmethod
-    def as_priced(cls, max_depth: int, tuning: Rows[Tuning]) -> Times:
+    def as_priced(cls, max_batch: int, max_depth: int, tuning: Rows[Tuning]) -> Times:
         """Without uncertainty, where steps are never timed: no depth has to be probed for its time."""
-        times = cls.nothing(max_depth, tuning)
+        times = cls.nothing(max_batch, max_depth, tuning)
         return times._replace(prior=np.zeros_like(times.prior), timed=np.ones_like(times.timed))
 
 
@@ -88,9 +93,11 @@ def state_of(batch: int) -> int:
 
 
 @compiled
-def enter_state(times: Times, batch: int, last: int, step: int) -> int:
+def enter_state(times: Times, table: PriceTable, batch: int, last: int, step: int) -> int:
     """The state of this batch, ready for use. `last`: the one in use before, or −1."""
     state = state_of(batch)
+    if times.weights[batch, 0] == 0.0:
+        _price_batch(times, table, batch)
     if times.seen[state, 1] < 0:
         known = last >= 0 and last != state and times.seen[last, 1] >= 0
         source = last if known else state
@@ -117,24 +124,29 @@ def level_of(times: Times, state: int) -> float:
     return float(times.mean[state, LEVEL])
 
 
-@compiled
-def depth_weight(times: Times, table: PriceTable, batch: int, depth: int) -> float:
-    """z of a depth; 1 for depth 0."""
-    if depth == 0:
-        return 1.0
-    rest, experts = equal_parts(table, batch, depth)
-    plain_rest, plain_experts = equal_parts(table, batch, 0)
-    ratio = (rest + experts) / max(plain_rest + plain_experts, 1e-12)
-    return max(math.log(max(ratio, 1e-12)), 0.0) + times.tuning[0].least_weight * depth
+@compiled_apart
+def _price_batch(times: Times, table: PriceTable, batch: int) -> None:
+    """Fill what the table says of a batch that is new."""
+    seconds, weights = times.seconds[batch], times.weights[batch]
+    for depth in range(seconds.size):
+        rest, experts = equal_parts(table, batch, depth)
+        seconds[depth] = rest + experts
+        ratio = seconds[depth] / max(seconds[0], 1e-12)
+        weights[depth] = max(math.log(max(ratio, 1e-12)), 0.0) + times.tuning[0].least_weight * depth
+    weights[0] = 1.0
 
 
 @compiled
-def round_parts(times: Times, state: int, table: PriceTable, batch: int, depth: int) -> tuple[float, float, float]:
-    """Seconds of verifying and of drafting in a round of this depth, without the level; and z."""
-    rest, experts = equal_parts(table, batch, depth)
-    z, mean = depth_weight(times, table, batch, depth), times.mean[state]
-    verify = (rest + experts) * math.exp(z * mean[FIRST + depth])
-    return verify, table.draft_seconds[batch, depth, 0] * math.exp(mean[DRAFT]), z
+def verify_part(times: Times, state: int, batch: int, depth: int) -> tuple[float, float]:
+    """Seconds of verifying this depth, without the level; and z. Needs `enter_state`, for the batch."""
+    z = times.weights[batch, depth]
+    return times.seconds[batch, depth] * math.exp(z * times.mean[state, FIRST + depth]), z
+
+
+@compiled
+def draft_factor(times: Times, state: int) -> float:
+    """Seconds of drafting over those of the table, without the level."""
+    return math.exp(times.mean[state, DRAFT])
 
 
 @compiled
@@ -146,10 +158,11 @@ def fill_factors(times: Times, last: int, table: PriceTable, batch: int, out: Fl
     out[:] = 1.0
     if state < 0 or times.seen[state, 1] < 0:
         return
-    mean = times.mean[state]
-    out[0] = math.exp(mean[DRAFT])
+    if times.weights[batch, 0] == 0.0:
+        _price_batch(times, table, batch)
+    out[0] = draft_factor(times, state)
     for depth in range(out.size - 1):
-        out[1 + depth] = math.exp(depth_weight(times, table, batch, depth) * mean[FIRST + depth])
+        out[1 + depth] = math.exp(times.weights[batch, depth] * times.mean[state, FIRST + depth])
 
 
 @compiled
@@ -169,7 +182,6 @@ def contrast_variance(
 def learn_time(
     times: Times,
     state: int,
-    table: PriceTable,
     batch: int,
     mean_depth: float,
     verify_seconds: float,
@@ -183,7 +195,7 @@ def learn_time(
     h, gain = times.scratch[0], times.scratch[1]
     low = min(int(mean_depth), size - FIRST - 1)
     high, over = min(low + 1, size - FIRST - 1), mean_depth - low
-    low_z, high_z = depth_weight(times, table, batch, low), depth_weight(times, table, batch, high)
+    low_z, high_z = times.weights[batch, low], times.weights[batch, high]
     shape = (1.0 - over) * low_z * mean[FIRST + low] + over * high_z * mean[FIRST + high]
     verify, draft = verify_seconds * math.exp(shape), draft_seconds * math.exp(mean[DRAFT])
     total = verify + draft
@@ -199,11 +211,11 @@ def learn_time(
     h[FIRST + high] += verify / total * over * high_z
     error = math.log(seconds / total) - mean[LEVEL]
     noise = times.noise[0]
-    explained = _explain(p, h, gain)
+    explained = _explain(p, h, low, high, gain)
     limit = tuning.outlier * math.sqrt(explained + noise)
     if over == 0.0 and times.seen[state, 0] > 1 and _is_surprised_again(times, state, low, error, limit):
         p[FIRST + low, FIRST + low] += min((error / h[FIRST + low]) ** 2, _MOST_VARIANCE)
-        explained = _explain(p, h, gain)
+        explained = _explain(p, h, low, high, gain)
         limit = abs(error)
     variance = explained + noise + (tuning.surprise * error) ** 2
     bounded = min(max(error, -limit), limit)
@@ -238,13 +250,14 @@ def _is_surprised_again(times: Times, state: int, depth: int, error: float, limi
 
 
 @compiled
-def _explain(spread: FloatArray, h: FloatArray, gain: FloatArray) -> float:
-    """Fill `gain` with the covariance of the state and a step's logarithm; returns the variance of that logarithm."""
+def _explain(spread: FloatArray, h: FloatArray, low: int, high: int, gain: FloatArray) -> float:
+    """Fill `gain` with the covariance of the state and a step's logarithm; returns the variance of that logarithm. `h`
+    is 0 but for the level, drafting and two depths, which may be the same one."""
     explained = 0.0
     for i in range(h.size):
-        gain[i] = 0.0
-        for j in range(h.size):
-            gain[i] += spread[i, j] * h[j]
+        gain[i] = spread[i, LEVEL] * h[LEVEL] + spread[i, DRAFT] * h[DRAFT] + spread[i, FIRST + low] * h[FIRST + low]
+        if high != low:
+            gain[i] += spread[i, FIRST + high] * h[FIRST + high]
         explained += h[i] * gain[i]
     return max(explained, 0.0)
 
