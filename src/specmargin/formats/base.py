@@ -179,6 +179,7 @@ class EngineFormat:
     lengths_note: str | None = EQUAL_LENGTHS  # about a prediction for lengths that vary; None: the prompts are yours
     # Positions, batch × (depth + 1), of its largest CUDA graph; None: a graph for every step.
     graph_limit: Callable[[Device], int | None] = lambda _: None
+    graph_option: str = "capture graphs of {positions} positions"  # what captures larger ones; slots as below
     batched_tokens: Callable[[Device], int] = lambda _: 8192  # tokens per step of a server with default options
     max_seqs: Callable[[Device], int] = lambda _: 256  # sequences per step of the same
     # The setting with that of the plug-in, through which Specmargin decides inside the engine; None: it has no plug-in.
@@ -190,6 +191,11 @@ class EngineFormat:
     # Why it cannot draft with this kind of drafter in pipeline stages; "" where it can.
     stage_drafts: Callable[[Layout, str], str] = lambda _layout, _kind: ""
     refuses: Callable[[Layout], str | None] = lambda _: None  # why it cannot run a layout, and what it can
+
+    def larger_graphs(self, *, positions: float, batch: float) -> str:
+        """Its option for steps of so many positions and sequences: up to a multiple of 64, which engines capture."""
+        up = {name: math.ceil(value / 64.0) * 64 for name, value in (("positions", positions), ("batch", batch))}
+        return self.graph_option.format(**up)
 
     def write(self, request: ScheduleRequest) -> EngineConfig:
         """The best schedule that the engine can run; no setting where none pays."""

@@ -177,6 +177,7 @@ def check(load: Benchmark) -> str:
 FORMAT = EngineFormat(
     name="sglang",
     title="SGLang",
+    graph_option="--cuda-graph-max-bs-decode {batch}",
     rule=rule,
     express=express,
     serve=serve,

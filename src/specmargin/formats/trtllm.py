@@ -178,6 +178,7 @@ def check(load: Benchmark) -> str:
 FORMAT = EngineFormat(
     name="trtllm",
     title="TensorRT-LLM",
+    graph_option="cuda_graph_config: {{max_batch_size: {batch}}}",
     rule=rule,
     express=express,
     serve=serve,

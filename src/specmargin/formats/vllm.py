@@ -129,6 +129,7 @@ FORMAT = EngineFormat(
     name="vllm",
     title="vLLM",
     graph_limit=graph_limit,
+    graph_option="--max-cudagraph-capture-size {positions}",
     rule=rule,
     express=express,
     serve=serve,

@@ -216,6 +216,18 @@ class Result:
         """At the measured rate; None if nothing was served."""
         return self.serving.scenario.layout.gpus / 3600.0 * 1e6 / self.goodput if self.goodput > 0.0 else None
 
+    @property
+    def beyond_graphs(self) -> tuple[float, int]:
+        """Share of the decode time in steps that decode more positions than the largest CUDA graph holds, and the most
+        positions of such a step, on one rank. Prompts beside them are left out: no usual graph holds those."""
+        limit, ranks = self.serving.scenario.engine_time.graph_limit, self.serving.scenario.layout.sequence_ranks
+        seconds = self.cells.sum(axis=2)
+        if limit is None or seconds.sum() == 0.0:
+            return 0.0, 0
+        batch, depth = np.indices(seconds.shape)
+        positions = np.where(seconds > 0.0, np.ceil(batch / ranks) * (depth + 1), 0.0)
+        return float(seconds[positions > limit].sum() / seconds.sum()), int(positions.max())
+
     def seconds_by_component(self) -> dict[str, float]:
         """Decoding split by the components of the price ledger in each priced cell; other kinds of time as counted."""
         seconds_by_name: dict[str, float] = {}

@@ -33,6 +33,8 @@ class Steady:
     prefill_share: float  # of the busy time, with the launches of steps that run without a CUDA graph
     preemptions_per_request: float
     queue_growth_per_second: float  # requests that arrive and are not served; 0: the engine keeps up
+    beyond_graphs: float  # share of the decode time in steps that decode more positions than the largest CUDA graph
+    most_positions: int  # decoded in one step, on one rank; 0: every step has a graph
 
     @classmethod
     def of(cls, result: Result) -> Steady:
@@ -40,7 +42,7 @@ class Steady:
             raise ScenarioError(
                 "the longest requests do not fit in memory: lower --isl, --osl or --range-ratio, or add --gpus"
             )
-        tpot = result.tpot_seconds
+        tpot, (share, positions) = result.tpot_seconds, result.beyond_graphs
         return cls(
             tokens_per_second=result.goodput,
             tpot_seconds=float(tpot.mean()) if tpot.size else None,
@@ -50,6 +52,8 @@ class Steady:
             prefill_share=float((result.totals.prefill + result.totals.launches) / result.busy_seconds),
             preemptions_per_request=float(result.totals.preemptions / result.requests.size),
             queue_growth_per_second=result.queue_growth_per_second,
+            beyond_graphs=share,
+            most_positions=positions,
         )
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from specmargin.formats import find_engine
 from specmargin.live.observation import Moment
 from specmargin.prices.launches import Graph
 from specmargin.prices.model import EngineTime
@@ -129,7 +130,7 @@ def _beyond(case: Case) -> Finding | None:
             f"graph has {limit}{shown}",
         ),
         gain=gain,
-        fix=case.fix("beyond-graphs", positions=_rounded(positions), batch=_rounded(case.seen.batch or 1.0)),
+        fix=find_engine(case.of.engine).larger_graphs(positions=positions, batch=case.seen.batch or 1.0),
         sure=case.settings.largest_graph is not None,
     )
 
@@ -142,11 +143,6 @@ def _positions(case: Case) -> float | None:
         return None
     ranks = expected.scenario.layout.sequence_ranks
     return math.ceil(expected.batch / ranks - 1e-6) * (expected.depth + 1.0)
-
-
-def _rounded(value: float) -> int:
-    """Up to a size that engines capture: a multiple of 64."""
-    return math.ceil(value / 64.0) * 64
 
 
 def _piecewise(case: Case) -> Finding | None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from specmargin.answers.graphs import beyond_graphs, held_by_graphs
 from specmargin.answers.scenarios import ALL_DRAFTERS, engine_of, scenarios_of
 from specmargin.architecture.types import Architecture
 from specmargin.catalog.accuracy import price_errors
@@ -92,7 +93,7 @@ class DrafterPlan:
     config: EngineConfig
     by_context: dict[int, tuple[PlanRow, ...]]  # the same setting at other contexts
     settled: Settled | None  # with a request rate
-    warnings: tuple[str, ...]  # about the prices, and a load that was shortened
+    warnings: tuple[str, ...]  # about the prices, a load that was shortened, and CUDA graphs too small for it
     ranges: tuple[SpeedupRange, ...]  # of each row's speed-up
     service: Service | None = None  # the load as whole requests
     refused: tuple[PlanRow, SpeedupRange] | None = None  # where nothing is drafted: the best draft, and how sure it is
@@ -270,8 +271,18 @@ def _warnings(plan: Plan, service: Service | None) -> tuple[str, ...]:
     engine = find_engine(scenario.engine)
     fp8 = fp8_warning(engine.name, engine.title, scenario.device, scenario.architecture)
     prices = price_warnings(plan.pricer, batch=row.batch, depth=row.depth)
-    shortened = None if service is None else service.shortened
-    return tuple(text for text in (shortened, fp8, *prices) if text is not None)
+    load = () if service is None else (service.shortened, _graph_warning(plan, service))
+    return tuple(text for text in (*load, fp8, *prices) if text is not None)
+
+
+def _graph_warning(plan: Plan, service: Service) -> str | None:
+    side, setting = service.speculating, plan.setting
+    batch = max(round(side.sequences), 1)
+    beyond = beyond_graphs(plan.pricer, share=side.beyond_graphs, positions=side.most_positions)
+    if beyond is not None or setting.graph_limit is None or setting.schedule is None:
+        return beyond
+    depth = setting.schedule.depth_at(batch)
+    return held_by_graphs(plan.pricer, batch=batch, depth=depth, max_depth=setting.max_depth)
 
 
 def _ranges(plan: Plan, request: PlanRequest) -> tuple[SpeedupRange, ...]:

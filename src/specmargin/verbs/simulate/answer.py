@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 _HOURS = 3  # shortest run whose figure compares policies by hour
 _ASSUMED = "assumed: the vLLM V1 scheduler; {prefixes}; one round per step"
+_INSIDE_GRAPHS = ("schedule", "controller")  # policies that choose no depth without a CUDA graph
 _SHOWN_TIMES = (
     ("ttft_seconds", "p50"),
     ("ttft_seconds", "p99"),
@@ -75,8 +76,17 @@ class SimulateAnswer(Answer[SimulateRequest]):
             "gpu": self.request.gpu,
             **rows[0],
             "policies": rows,
+            "warnings": self.warnings,
             "sources": sources | {"rounds": first.bank.source},
         }
+
+    @property
+    def warnings(self) -> list[str]:
+        """About a load that was shortened, and CUDA graphs that are too small for it."""
+        named = ((result.serving.policy, _graph_warning(result)) for result in self.results)
+        graphs = [f"{policy}: {text}" for policy, text in named if text is not None]
+        shortened = self.results[0].shortened
+        return graphs if shortened is None else [shortened, *graphs]
 
     def to_dict(self) -> dict[str, Any]:
         """The survival is that of the rounds, which a bank may provide."""
@@ -95,7 +105,7 @@ class SimulateAnswer(Answer[SimulateRequest]):
     def blocks(self) -> Iterator[Block]:
         serving = self.results[0].serving
         yield bold(self.verdict)
-        yield from warned([text for text in (self.results[0].shortened,) if text is not None])
+        yield from warned(self.warnings)
         yield GAP
         yield self._speeds()
         yield dim(self._measured)
@@ -195,6 +205,18 @@ def policy_rows(results: Sequence[Result], slo: Slo | None, gpu_hour_price: floa
         | {"seconds_by_component": result.seconds_by_component()}
         for result in results
     )
+
+
+def _graph_warning(result: Result) -> str | None:
+    """Of steps beyond the graphs; of policies that stay inside them, of the depth that they give up for it."""
+    from specmargin.answers.graphs import beyond_graphs, held_by_graphs
+
+    serving, (share, positions) = result.serving, result.beyond_graphs
+    beyond = beyond_graphs(serving.pricer, share=share, positions=positions)
+    if beyond is not None or serving.policy not in _INSIDE_GRAPHS:
+        return beyond
+    batch, depth = max(round(result.mean_batch), 1), round(result.mean_depth)
+    return held_by_graphs(serving.pricer, batch=batch, depth=depth, max_depth=serving.max_depth)
 
 
 def flat(row: dict[str, Any]) -> dict[str, Any]:
