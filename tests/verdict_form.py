@@ -38,7 +38,7 @@ _CAVEATS = (
         r"^Nowhere a clear gain; above",
         r"^Drafting is off",
     ),
-    r"it stops paying",
+    r"it no longer pays",
 )
 RANGE = "|".join(f"(?:{ANSWERS[each]})" for each in (Advice.SPECULATE, Advice.UP_TO_BATCH, Advice.UNCERTAIN))
 
