@@ -5,9 +5,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-import re
+import random
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -24,6 +25,7 @@ from tests.live.conftest import DEPTH, Result, Server, engine_arguments, standar
 from tests.live.experts_on_cpu import BROKEN_RANK, DEPTHS, plug_in
 
 RANKS = 2
+SECONDS = 20.0 * float(os.environ.get("SPECMARGIN_SOAK_MINUTES", "0.5"))
 
 
 @pytest.fixture(scope="module")
@@ -53,11 +55,11 @@ def server(pair: Pair, passes: Path, tmp_path_factory: pytest.TempPathFactory) -
         servers.end(started)
 
 
-def answer(server: Server, prompt: list[int], rank: int, tokens: int = 40) -> list[int]:
+def answer(server: Server, prompt: list[int], rank: int, tokens: int = 40, patience: float = 120.0) -> list[int]:
     body = {"prompt": prompt, "max_tokens": tokens, "temperature": 0.0, "ignore_eos": True, "return_token_ids": True}
     headers = {"Content-Type": "application/json", "X-data-parallel-rank": str(rank)}
     request = urllib.request.Request(server.url + "/v1/completions", json.dumps(body).encode(), headers)
-    with urllib.request.urlopen(request, timeout=120) as response:
+    with urllib.request.urlopen(request, timeout=patience) as response:
         found: dict[str, Any] = json.loads(response.read())
     return list(found["choices"][0]["token_ids"])
 
@@ -77,8 +79,8 @@ def drafted(passes: Path) -> list[tuple[tuple[str, int], ...]]:
     return list(zip(*rows, strict=False))
 
 
-def votes_of(server: Server) -> int:
-    return len(re.findall("data-parallel ranks vote on the depth", server.log.read_text()))
+def same_depths(steps: list[tuple[tuple[str, int], ...]]) -> bool:
+    return all(first[1] == second[1] for first, second in steps)
 
 
 def test_ranks_vote_and_answers_stay_the_same(server: Server, pair: Pair, plain: Result, passes: Path) -> None:
@@ -88,12 +90,36 @@ def test_ranks_vote_and_answers_stay_the_same(server: Server, pair: Pair, plain:
     for batch, other in zip(batches, (0, 1, 3), strict=True):
         found += answers(server, batch, [int(index < other) for index in range(len(batch))])
     assert found == plain.tokens
-    assert votes_of(server) == RANKS
+    assert server.log.read_text().count("data-parallel ranks vote on the depth") == RANKS
     steps = drafted(passes)
-    assert all(first[1] == second[1] for first, second in steps), "ranks drafted to different depths"
+    assert same_depths(steps)
     depths = {first[1] for first, second in steps if "drafts" in (first[0], second[0])}
     assert len(depths) > 1, "the depth never changed"
     assert any({first[0], second[0]} == {"drafts", "dummy"} for first, second in steps), "no rank was idle"
+
+
+def test_requests_that_join_and_leave_stop_nobody(server: Server, pair: Pair, passes: Path) -> None:
+    """Clients that send, disconnect and pause, so that ranks are idle in turn and waves of steps end and begin."""
+    prompts, until = [prompt for prompts in pair.prompts.values() for prompt in prompts], time.monotonic() + SECONDS
+
+    def client(number: int) -> list[tuple[int, int]]:
+        chance, sizes = random.Random(number), []
+        while time.monotonic() < until:
+            prompt, tokens = chance.choice(prompts), chance.choice([1, 3, 20, 60])
+            patience = 0.3 if chance.random() < 0.2 else 120.0
+            with contextlib.suppress(TimeoutError):
+                found = answer(server, prompt, chance.choices([0, 1], [3, 1])[0], tokens, patience)
+                sizes.append((tokens, len(found)))
+            time.sleep(chance.choice([0.0, 0.0, 0.1, 1.5]))
+        return sizes
+
+    with ThreadPoolExecutor(6) as pool:
+        sizes = [size for found in pool.map(client, range(6)) for size in found]
+    assert len(sizes) > SECONDS / 3
+    assert all(asked == got for asked, got in sizes)
+    steps = drafted(passes)
+    print(f"{len(steps)} steps, {len(sizes)} answers")
+    assert same_depths(steps)
 
 
 def test_a_rank_whose_policy_raises_stops_nobody(server: Server, pair: Pair, plain: Result, passes: Path) -> None:
@@ -105,7 +131,7 @@ def test_a_rank_whose_policy_raises_stops_nobody(server: Server, pair: Pair, pla
     assert answers(server, prompts[12:], ranks[12:]) == plain.tokens[12:]
     time.sleep(0.2)  # the last dummy batch
     steps = drafted(passes)[before:]
-    assert all(first[1] == second[1] for first, second in steps), "ranks drafted to different depths"
+    assert same_depths(steps)
     assert {first[1] for first, _ in steps[-8:]} == {DEPTH}, "not static after a rank failed"
     assert f'specmargin_enabled{{engine="{BROKEN_RANK}"}} 0.0' in server.get("/metrics")
     assert "a rank cannot vote" in server.log.read_text()

@@ -62,8 +62,7 @@ def test_an_idle_rank_makes_no_step_slower(load: int, other: int, acceptance: fl
 def planned(model: str, ranks: int) -> tuple[Pricer, PriceTable]:
     """The plan's prices of all ranks, and the table by which they vote."""
     prices = pricer(model, "h200", layout=Layout.of(dp=ranks, ep=True))
-    table = scenario_table(prices, Setting(max_depth=DEPTH), max_batch=LARGEST * ranks)
-    return prices, table.by_rank(ranks)
+    return prices, scenario_table(prices, Setting(max_depth=DEPTH), max_batch=LARGEST, ranks=ranks)
 
 
 @given(st.sampled_from(["qwen3-30b-a3b", "deepseek-v3"]), RANKS, st.integers(1, LARGEST), st.floats(0.05, 0.95))

@@ -37,15 +37,14 @@ def build_driver(
     by_rank: bool = False,
     graph_positions: int | Literal["planned"] | None = None,
     tuning: Tuning | None = None,
-    ranks: int = 1,
     agreed: Callable[[], int] | None = None,
 ) -> Driver:
     """`candidates`: depths that the engine captured CUDA graphs for; None: any. `identity`: of the banks, needed to
     capture. `policy`: instead of the file that the settings name. `device_gate`: drafts are gated in the engine's
     workers. `by_rank`: every rank has a driver, and they must decide alike, so no clock counts. `graph_positions`: of
     the largest CUDA graph; None: the engine has none, or one for every step; planned: those of the policy's table.
-    `tuning`: of the controller, in a study of its numbers. `ranks`: data-parallel ones, which vote on the depth;
-    `agreed`: their depth."""
+    `tuning`: of the controller, in a study of its numbers. `agreed`: the depth that data-parallel ranks
+    voted for."""
     file = policy or (None if settings.policy is None else read_policy(settings.policy))
     classes = {name: schedule_of(ranges, name) for name, ranges in settings.classes.items()}
 
@@ -54,7 +53,7 @@ def build_driver(
         limits = ControllerSettings(
             candidates=allowed, gated_by_workers=device_gate, learn_times=not by_rank, tuning=tuning or Tuning()
         )
-        policy = _policy(settings, file, limits, graph_positions=graph_positions, ranks=ranks)
+        policy = _policy(settings, file, limits, graph_positions=graph_positions)
         return Driver(
             mode=settings.mode,
             policy=policy,
@@ -103,7 +102,6 @@ def _policy(
     limits: ControllerSettings,
     *,
     graph_positions: int | Literal["planned"] | None,
-    ranks: int,
 ) -> Policy | None:
     if settings.mode is Mode.SCHEDULE:
         ranges = settings.schedule or (file.schedule if file is not None else [])
@@ -112,7 +110,7 @@ def _policy(
         return None  # observe only
     if not HAS_NUMBA:
         raise EngineError("numba is not installed, and steps would wait for it; run: pip install 'specmargin[live]'")
-    table = file.table.table.by_rank(ranks)
+    table = file.table.table
     return Controller(
         table=table if graph_positions == "planned" else table.with_graphs(graph_positions),
         prior_survival=np.array(file.survival),

@@ -71,7 +71,7 @@ class PolicyFile(StrictModel):
     survival: list[Probability]
     schedule: Ranges
     candidates: list[Count] | None = None  # depths that the controller may choose; None: all
-    ranks: Annotated[int, Field(ge=1)] = 1  # data-parallel; batches of the table are those of all ranks
+    ranks: Annotated[int, Field(ge=1)] = 1  # data-parallel; batches of the table are those of one of them
     graph_depths: list[Count]  # depths that are worth a CUDA graph: best at some batch and a plausible acceptance
     calibrator: CalibratorFile | None = None
     gate: GateFile | None = None

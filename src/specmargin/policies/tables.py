@@ -11,6 +11,7 @@ from specmargin.policies.kernel.prices import PriceTable
 from specmargin.prices.work import Component
 from specmargin.step import FloatArray, Step
 
+_MOST_POSITIONS = 16_384  # in the table of several ranks
 _PROFILED_CONTEXT = 8192.0  # vLLM's VLLM_ADAPTIVE_VERIFICATION_PROFILE_CONTEXT_LEN
 
 
@@ -57,16 +58,20 @@ def study_table(*, by_pass: bool, max_batch: int = 512, max_depth: int = 8) -> P
     )
 
 
-def scenario_table(pricer: Pricer, setting: Setting, *, max_batch: int) -> PriceTable:
+def scenario_table(pricer: Pricer, setting: Setting, *, max_batch: int, ranks: int = 1) -> PriceTable:
     """The plan's own grid: every batch up to `max_batch`, at the scenario's context, and what the setting allows.
 
     Nothing is interpolated over batch, since prices jump at the graph limit. Depth 0 is speculation configured but off.
+    `ranks`: batches and positions are those of each of so many data-parallel ranks.
     """
     scenario = pricer.scenario
-    grid = pricer.grid(np.arange(1.0, max_batch + 1.0), setting.max_depth)
+    grid = pricer.grid(ranks * np.arange(1.0, max_batch + 1.0), setting.max_depth)
     effective = effective_positions(scenario, grid.depths)
-    # One entry per position: experts take a fixed time, and a coarser table is 10% off for a lone sequence.
-    positions = np.arange(np.ceil(max_batch * float(effective[-1])) + 2.0)
+    # One entry per position: experts take a fixed time, and a coarser table is 10% off for a lone sequence. Many ranks
+    # have more positions than a file should hold.
+    last = np.ceil(ranks * max_batch * float(effective[-1])) + 2.0
+    step = 1.0 if ranks == 1 else float(np.ceil(last / _MOST_POSITIONS))
+    positions = np.arange(0.0, last + step - 1.0, step)
     experts = expert_seconds(pricer, positions)
     # The rest is everything but the experts of independent positions, so that equal depths are priced exactly.
     rest = grid.verify_seconds - np.interp(grid.batches[:, np.newaxis] * effective, positions, experts)
@@ -76,6 +81,7 @@ def scenario_table(pricer: Pricer, setting: Setting, *, max_batch: int) -> Price
         # What drafting adds to the round: less than it takes where it overlaps with verification.
         draft_seconds=_with_no_sequences(grid.round_seconds - grid.verify_seconds),
         expert_seconds=experts,
+        expert_step=step / ranks,
         effective_by_depth=effective,
         by_pass=not scenario.drafter.drafts_blocks,
         graph_depth_by_batch=np.concatenate([[setting.max_depth], deepest]),

@@ -29,18 +29,22 @@ class RankVote:
 class VoteRules:
     """The same on every rank."""
 
-    table: PriceTable  # of one rank: `PriceTable.by_rank`
+    table: PriceTable  # by the batch of one rank, while the others have as many
     candidates: tuple[int, ...]
     hysteresis: float = field(default_factory=lambda: Tuning().hysteresis)
 
 
 def voted_depth(rules: VoteRules, votes: Sequence[RankVote], current: int) -> int:
     """The depth with the most tokens per second; the current one where nothing decodes, or little would be won."""
-    busiest = max((vote.load for vote in votes), default=0)
-    if busiest == 0:
+    load = _Load.of(votes)
+    if load.busiest == 0:
         return current
-    deepest = int(rules.table.graph_depth_by_batch[min(busiest, rules.table.max_batch)])
-    goodput = {depth: _goodput(rules, votes, depth) for depth in rules.candidates if depth <= deepest}
+    deepest = int(rules.table.graph_depth_by_batch[min(load.busiest, rules.table.max_batch)])
+    goodput = {
+        depth: math.fsum(vote.tokens_by_depth[depth] for vote in votes) / load.round_seconds(rules.table, depth)
+        for depth in rules.candidates
+        if depth <= deepest
+    }
     if not goodput:
         return min(rules.candidates)
     best = max(goodput, key=lambda depth: (goodput[depth], -depth))
@@ -48,27 +52,40 @@ def voted_depth(rules: VoteRules, votes: Sequence[RankVote], current: int) -> in
     return current if keeps else best
 
 
-def _goodput(rules: VoteRules, votes: Sequence[RankVote], depth: int) -> float:
-    tokens = math.fsum(vote.tokens_by_depth[depth] for vote in votes)
-    return tokens / max(lockstep_seconds(rules.table, votes, depth), 1e-9)
-
-
 def lockstep_seconds(table: PriceTable, votes: Sequence[RankVote], depth: int) -> float:
-    """A round of ranks with these loads: drafting and verifying of the busiest one, experts of all ranks' positions.
+    """A round of ranks with these loads."""
+    return _Load.of(votes).round_seconds(table, depth)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Load:
+    """Of all ranks: drafting and verifying wait for the busiest one, and experts are read for all ranks' positions.
 
     Times are corrected by what the busiest rank learned, whose steps are priced best: to the others every step seems
-    slow. With equal loads it is the plan's price (`prices/ranks.py` has the general rule).
+    slow. With equal loads a round takes what the plan says; with others, what `prices/ranks.py` says.
     """
-    busiest = max(vote.load for vote in votes)
-    mean = math.fsum(vote.load for vote in votes) / len(votes)
-    row = min(busiest, table.max_batch)
-    experts = _expert_seconds(table, mean * float(table.effective_by_depth[depth]))
-    verify = float(table.rest_seconds[row, depth, 0]) + experts
-    leading = [vote for vote in votes if vote.load == busiest]
-    verify_factor = math.fsum(vote.verify_factors[depth] if vote.verify_factors else 1.0 for vote in leading)
-    draft_factor = math.fsum(vote.draft_factor for vote in leading)
-    drafting = float(table.draft_seconds[row, depth, 0])
-    return (verify * verify_factor + drafting * draft_factor) / len(leading)
+
+    busiest: int
+    mean: float
+    leading: tuple[RankVote, ...]  # the busiest rank, or several that are
+
+    @classmethod
+    def of(cls, votes: Sequence[RankVote]) -> _Load:
+        busiest = max((vote.load for vote in votes), default=0)
+        return cls(
+            busiest=busiest,
+            mean=sum(vote.load for vote in votes) / max(len(votes), 1),
+            leading=tuple(vote for vote in votes if vote.load == busiest),
+        )
+
+    def round_seconds(self, table: PriceTable, depth: int) -> float:
+        row = min(self.busiest, table.max_batch)
+        experts = _expert_seconds(table, self.mean * float(table.effective_by_depth[depth]))
+        verifying = math.fsum(vote.verify_factors[depth] if vote.verify_factors else 1.0 for vote in self.leading)
+        drafting = math.fsum(vote.draft_factor for vote in self.leading)
+        verify_seconds = (float(table.rest_seconds[row, depth, 0]) + experts) * verifying
+        draft_seconds = float(table.draft_seconds[row, depth, 0]) * drafting
+        return max((verify_seconds + draft_seconds) / len(self.leading), 1e-9)
 
 
 def _expert_seconds(table: PriceTable, effective: float) -> float:

@@ -210,9 +210,8 @@ class _Decisions(_Observer):
         return settings if voter.problem is None else super()._for_ranks(settings)
 
     def _make_voting_driver(self: Any, voter: Voter, settings: Settings, decides: dict[str, Any]) -> Driver:
-        ranks = self.vllm_config.parallel_config.data_parallel_size
         driver: Driver = super()._make_driver(
-            settings, **decides, ranks=ranks, agreed=lambda: voter.static_depth if voter.depth is None else voter.depth
+            settings, **decides, agreed=lambda: voter.static_depth if voter.depth is None else voter.depth
         )
         voter.rules, voter.own_vote = driver.vote_rules, self._own_vote
         return driver

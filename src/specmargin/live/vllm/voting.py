@@ -25,7 +25,7 @@ from specmargin.live.vllm.names import WORKER_EXTENSIONS
 from specmargin.policies.vote import RankVote, VoteRules
 
 _TESTED = "0.32."  # how many passes a dummy batch drafts is no interface: another release may count them differently
-_PATIENCE = timedelta(seconds=5)  # ranks have just synchronised; a rank without the plug-in costs this once
+_PATIENCE = timedelta(seconds=15)  # ranks have just synchronised; a rank without the plug-in costs this once
 
 
 @dataclass(kw_only=True)

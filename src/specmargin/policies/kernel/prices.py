@@ -74,20 +74,6 @@ class PriceTable(NamedTuple):
         deepest = np.full(batch.size, self.max_depth) if positions is None else positions // batch - 1
         return self._replace(graph_depth_by_batch=_frozen_depths(deepest, self.max_depth))
 
-    def by_rank(self, ranks: int) -> PriceTable:
-        """The table of one of so many data-parallel ranks that have as many sequences each, by their number: this one
-        is by the number of all sequences."""
-        if ranks == 1:
-            return self
-        if self.max_batch < ranks:
-            raise ScenarioError(f"a price table of {self.max_batch} sequences has none for {ranks} ranks")
-        return self._replace(
-            rest_seconds=_frozen(self.rest_seconds[::ranks]),
-            draft_seconds=_frozen(self.draft_seconds[::ranks]),
-            expert_step=self.expert_step / ranks,
-            graph_depth_by_batch=_frozen_depths(self.graph_depth_by_batch[::ranks], self.max_depth),
-        )
-
     @property
     def max_batch(self) -> int:
         return int(self.rest_seconds.shape[0]) - 1

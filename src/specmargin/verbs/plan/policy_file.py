@@ -50,7 +50,7 @@ def _policy(best: DrafterPlan, confidence: Confidence, *, plan_graphs: bool) -> 
     pricer, scenario, max_batch = best.plan.pricer, best.plan.scenario, best.request.max_batch or MAX_NUM_SEQS
     schedule: list[Range] = [(r.first, r.last, r.depth) for r in best.config.schedule.ranges]
     return make_policy(
-        table=scenario_table(pricer, best.plan.setting, max_batch=max_batch),
+        table=scenario_table(pricer, best.plan.setting, max_batch=max_batch, ranks=scenario.layout.data_ranks),
         survival=scenario.survival.up_to(best.plan.setting.max_depth),
         schedule=schedule or [(1, max_batch, 0)],
         model=scenario.architecture.name,
