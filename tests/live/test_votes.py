@@ -49,7 +49,7 @@ def server(pair: Pair, passes: Path, tmp_path_factory: pytest.TempPathFactory) -
     environment = ENVIRONMENT | {"PYTHONPATH": path, DEPTHS: str(passes)}
     started = servers.start(arguments, folder=folder / "server", environment=environment)
     try:
-        servers.wait(started, 400.0)  # four processes import vLLM at once
+        servers.wait(started, 900.0)  # four processes import vLLM at once
         yield Server(url=started.url, process=started.process, log=started.log)
     finally:
         servers.end(started)
