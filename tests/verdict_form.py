@@ -31,7 +31,7 @@ _CAVEATS = (
     *(
         r"fits?, not",
         r"^Prefill takes",
-        r"^Clearly faster",
+        r"^Yes at",
         r"^The gain is clear",
         r"^It loses",
         r"^Above batch",

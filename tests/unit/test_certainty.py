@@ -138,7 +138,7 @@ def test_the_verdict_says_at_which_batches_it_is_clear() -> None:
     _, values = judged({1: (1.1, 0.9, 1.3), 16: (1.6, 1.3, 1.9), 64: (1.1, 0.9, 1.3)})
     ((first, last),) = values["surely_pays_at_batches"]
     assert 1 < first < 16 < last < 64
-    assert f"Clearly faster only at batch {first} to {last}." in values["verdict"]
+    assert f"Yes at batch {first} to {last}: it is clearly faster there." in values["verdict"]
     assert values["uncertain_at_batches"][0] == [1, first - 1]
 
 
