@@ -101,7 +101,7 @@ def faults(seen: dict[str, Any]) -> Iterator[str]:
         yield f"copy button {seen['copies']} beside flags {seen['flags']!r}"
     if bool(seen["why"]) == seen["copies"]:
         yield f"{seen['why']!r} beside flags {seen['flags']!r}"
-    if seen["says"] in ("yes", "only") and not seen["copies"]:
+    if seen["says"] in ("yes", "only", "up-to") and not seen["copies"]:
         yield f"{seen['line']!r} without flags"
     if seen["copies"] and not drafting:
         yield "flags, and a strip that never drafts"

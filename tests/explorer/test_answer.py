@@ -43,6 +43,15 @@ def tile(page: Page, name: str) -> str:
     return " ".join(page.inner_text(f"[data-tile='{name}'] dd").split())
 
 
+def test_a_yes_with_a_limit_is_not_marked_as_a_warning(open_page: Open) -> None:
+    limited = answered(open_page("/?prices=laws&model=qwen3-8b&batch=4"))
+    assert limited.inner_text("#line").startswith("Yes, up to batch ") and says(limited) == "up-to"
+    assert dot(limited) == "rgb(22, 138, 125)"
+    paid_for = answered(open_page("/?prices=laws"))
+    assert paid_for.inner_text("#line").startswith("Only up to batch ") and says(paid_for) == "only"
+    assert dot(paid_for) != dot(limited)
+
+
 def test_a_gain_whose_first_tokens_come_far_later_is_no_plain_yes(open_page: Open) -> None:
     """Preset Batch: 1.2 times the tokens per second, but requests queue for seconds."""
     page = answered(open_page("/?prices=laws"))

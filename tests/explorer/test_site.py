@@ -270,7 +270,7 @@ def test_its_pages_say_what_their_commands_print(visit: Open, served: str) -> No
     for path in site_addresses(24, CELLS):
         if answered_at(page, served + path):
             checked += 1
-            wrong += [f"{path}: {text}" for text in differences(page, exact=False)]
+            wrong += [f"{path}: {text}" for text in differences(page)]
     assert not wrong, "\n".join(wrong)
     assert checked >= 20
 

@@ -121,6 +121,17 @@ def test_filter_sort_and_batch(open_page: Callable[..., Page]) -> None:
     assert page.evaluate(shown) == sorted(page.evaluate(shown))
 
 
+def test_a_phone_has_short_rows_until_another_batch_is_chosen(open_page: Callable[..., Page]) -> None:
+    page = open_page("/table", width=400, height=800)
+    page.wait_for_selector("#filters:not([hidden])")
+    assert page.is_checked("[name=shown][value='16']") and not page.locator("td .m.b64").first.is_visible()
+    height = "() => document.querySelector('#front tbody tr').offsetHeight"
+    short = page.evaluate(height)
+    assert page.evaluate("() => document.querySelector('#front').getBoundingClientRect().top") < 620
+    page.check("[name=shown][value='all']")
+    assert page.locator("td .m.b64").first.is_visible() and page.evaluate(height) > short + 40
+
+
 def test_a_cell_leads_to_its_scenario(open_page: Callable[..., Page]) -> None:
     page = open_page("/table")
     link = page.locator("tr[data-model='qwen3.6-35b-a3b'] td[data-gpu=h200] a")

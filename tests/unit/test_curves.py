@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -66,6 +68,19 @@ def test_thin_lines_and_the_pareto_front_end_where_memory_is_full() -> None:
     front = pareto_figure(pricer, seen.setting, batch=1)
     by_side = {row["side"]: row["batch"] for row in front.tables["lines"]}  # the last of each
     assert by_side == {"no speculation": 512, "with speculation": limit}
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_names_of_thin_lines_do_not_touch(engine: str) -> None:
+    seen = plan(engine=engine)
+    drawn = speedup_figure(seen.pricer, seen.setting, batch=1)
+    speedups = [row["speedup"] for row in drawn.tables["fixed"]]
+    names = drawn.tables["fixed_labels"]
+    depths = {row["depth"] for row in drawn.tables["fixed"]}
+    assert {int(row["series"]) for row in names} >= {min(depths), max(depths)}
+    for one, other in combinations(names, 2):
+        apart = abs(one["speedup"] - other["speedup"]) / (max(speedups) - 1.0)
+        assert apart > 0.03 or abs(math.log2(one["batch"] / other["batch"])) >= 0.5
 
 
 def test_nothing_is_drawn_where_nothing_fits() -> None:

@@ -109,3 +109,16 @@ def test_trees_are_said_to_be_unpriced(engine: str, drafter: str, said: bool) ->
 def test_fp8_with_fp8_units_warns_of_nothing() -> None:
     plan = payload("plan", MOE, "--weights", "fp8", "--batch", "1", "--gpu", "h200")
     assert not any("fp8 matrix units" in warning for warning in plan["warnings"])
+
+
+@pytest.mark.parametrize(
+    ("acceptance", "known"), [(None, 3), ("0.85,0.7,0.6,0.5", 4), ("length:2.6@3", 3), ("0.8", None)]
+)
+def test_drafts_beyond_what_acceptance_is_known_for_are_said(acceptance: str | None, known: int | None) -> None:
+    """One value is meant for every depth; EAGLE's borrowed curve has three."""
+    given = [] if acceptance is None else ["--acceptance", acceptance]
+    plan = payload("plan", "qwen3-8b", "--gpu", "h200", *given)
+    deepest = max(depth for _, _, depth in plan["schedule"])
+    said = f"acceptance beyond depth {known} is extrapolated; drafts go to {deepest}"
+    assert deepest > 4 and plan["warnings"] == ([] if known is None else [said])
+    assert payload("plan", "qwen3-8b", "--gpu", "h200", *given, "--depth", "3")["warnings"] == []

@@ -108,7 +108,7 @@ def test_a_plan_with_nothing_but_own_entries(home: Path) -> None:
     assert "my-head" in run("plan", *asked, "--drafter", "all").out
     values = payload("plan", *asked, "--drafter", "my-head")
     assert values["sources"]["model"].endswith(f"(yours: {home}/models/my-moe.json)")
-    assert values["warnings"] == []
+    assert values["warnings"] == ["acceptance beyond depth 2 is extrapolated; drafts go to 6"]
 
 
 def test_a_head_is_of_one_model(home: Path) -> None:

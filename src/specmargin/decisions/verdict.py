@@ -29,6 +29,13 @@ _GAINS = (
 )
 
 
+def extrapolated(plan: Plan) -> str | None:
+    """Of drafts deeper than a curve of acceptance; one value is meant for every depth."""
+    known, schedule = plan.scenario.survival.by_depth.size, plan.setting.schedule
+    last = 0 if schedule is None else schedule.max_depth
+    return say("extrapolated", PHRASES, {"known_depth": known, "last_depth": last}) if 1 < known < last else None
+
+
 def verdict(
     plan: Plan,
     judgement: Judgement,

@@ -13,7 +13,7 @@ from specmargin.decisions.pricer import Pricer
 from specmargin.decisions.scenario import Scenario
 from specmargin.decisions.setting import Setting
 from specmargin.show.figures.curve import MAP_BATCHES, Curve, curve, limit_marks, limit_rows
-from specmargin.show.figures.figure import Figure, columns, end_labels
+from specmargin.show.figures.figure import Figure, columns
 from specmargin.show.figures.marks import BATCH, Plane, batch_axis, by_name, layers, ordinal, tips, x_at, y_at
 from specmargin.show.figures.theme import DRAFTERS, drafter_colour
 from specmargin.show.figures.words import described, machine, price_source
@@ -65,13 +65,20 @@ def _depth(tokens: int) -> str:
 
 
 def _fixed_labels(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The depth of each thin line, beside its last batch."""
-    ends: dict[str, tuple[float, float]] = {str(row["depth"]): (row["batch"], row["speedup"]) for row in rows}
+    """The depth of each thin line, beside its last batch; of those that would touch, the shallowest and the deepest."""
+    ends: dict[int, tuple[float, float]] = {row["depth"]: (row["batch"], row["speedup"]) for row in rows}
     speedups = [float(row["speedup"]) for row in rows]
-    spread = max(speedups, default=1.0) - min([*speedups, 1.0])  # the axis includes 1
-    at_batch = {batch: {name: end for name, end in ends.items() if end[0] == batch} for batch, _ in ends.values()}
-    gap = 0.045 * max(spread, 0.1)
-    return [row for some in at_batch.values() for row in end_labels(some, x="batch", y="speedup", gap=gap)]
+    gap = 0.06 * max(max(speedups, default=1.0) - min([*speedups, 1.0]), 0.1)  # the axis includes 1
+    kept: dict[int, tuple[float, float]] = {}
+    for depth in sorted(ends, key=lambda depth: (depth not in (min(ends), max(ends)), depth)):
+        batch, speedup = ends[depth]
+        near = [other for other in kept.values() if abs(np.log2(other[0] / batch)) < _LABEL_OCTAVES]
+        if all(abs(other[1] - speedup) >= gap for other in near):
+            kept[depth] = (batch, speedup)
+    return [{"batch": at[0], "speedup": at[1], "series": str(depth)} for depth, at in sorted(kept.items())]
+
+
+_LABEL_OCTAVES = 0.5  # of the batch axis, which a label is wide
 
 
 def _speedup_takeaway(scenario: Scenario, shown: Curve, marked: int) -> str:

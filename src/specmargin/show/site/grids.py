@@ -28,7 +28,7 @@ from specmargin.decisions.certainty import InputRange, acceptance_range, borrowe
 from specmargin.decisions.payoff import SEARCHED_CONTEXTS
 from specmargin.decisions.plan import HORIZON
 from specmargin.decisions.pricer import Pricer
-from specmargin.decisions.rows import marginal_by_component
+from specmargin.decisions.rows import marginal_by_component, rounded_seconds
 from specmargin.decisions.schedule import ONE_BY_ONE, spread
 from specmargin.decisions.setting import Setting
 from specmargin.decisions.unknowns import price_unknowns
@@ -37,15 +37,14 @@ from specmargin.formats import find_engine
 from specmargin.show.site.templates import command_templates, templates
 from specmargin.step import FloatArray, Step
 
-FORMAT = 7  # of the files; part of the key by which a build recognises its finished cells
+FORMAT = 8  # of the files; part of the key by which a build recognises its finished cells
 DEPTH = 8
 CONTEXTS = tuple(round(512 * 2 ** (half / 2)) for half in range(17))  # the steps of the page's slider, to 131,072
 QUANTUM = 3e-6  # of logarithms and shares
 HURDLE_QUANTUM = 2e-4  # of what one more position per sequence adds, over a plain step
-_SAMPLED = np.array([1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 1024, 2048, 4096, 8192.0])
-_LOOKED_AT = spread(HORIZON).astype(np.float64)
-#: Those that schedules look at; beyond 512 also one between any two of them.
-_BATCHES = np.union1d(_LOOKED_AT, ((_LOOKED_AT[1:] + _LOOKED_AT[:-1]) / 2.0).round())
+_SAMPLED = np.unique(np.outer(2.0 ** np.arange(11), [4, 5, 6, 7, 8]).ravel()).tolist()  # four to every doubling
+_LOOKED_AT = spread(HORIZON).astype(np.float64)  # by schedules
+_NEAR = 2e-4  # largest relative error of a time that is interpolated between batches, at the shortest context
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,13 +111,24 @@ class Grids:
 
     @cached_property
     def batches(self) -> FloatArray:
-        """To 512 at least, and to what fits at the shortest context."""
-        return _BATCHES[: int(np.searchsorted(_BATCHES, max(self._most(CONTEXTS[0]), ONE_BY_ONE))) + 1]
+        """To 512 at least, and to what fits at the shortest context: all that schedules look at, and what lies around
+        steps of kernels between them, where whether a large batch loses 2% would else be guessed."""
+        most = max(self._most(CONTEXTS[0]), ONE_BY_ONE)
+        knots = _LOOKED_AT[: int(np.searchsorted(_LOOKED_AT, most)) + 1]
+        every = np.arange(ONE_BY_ONE + 1.0, knots[-1] + 1.0)
+        if every.size == 0:
+            return knots
+        grids = [p.grid(every, depth, CONTEXTS[0]) for (_, p), depth in zip(self.drafters, self.depths, strict=True)]
+        seconds = [times for grid in grids for times in (grid.no_spec_seconds, *grid.round_seconds.T)]
+        return _with_steps(knots, every, np.stack(seconds))
 
     @cached_property
     def sampled(self) -> FloatArray:
-        """The few batches for which there is more than times."""
-        return _SAMPLED[: int(np.searchsorted(_SAMPLED, self.batches[-1])) + 1]
+        """The few batches for which there is more than times: ranges jump where a depth leaves the CUDA graphs."""
+        limit = self.pricer.scenario.engine_time.graph_limit
+        last = np.array([] if limit is None else [limit // (depth + 1) for depth in range(1, DEPTH + 1)])
+        few = np.unique([1, 2, 3, *_SAMPLED, *last, *last + 1])
+        return few[: int(np.searchsorted(few, self.batches[-1])) + 1]
 
     # --- the table of a context: rows over batches ---
 
@@ -145,8 +155,9 @@ class Grids:
         now, more = pricer.marginal(steps)
         lines = marginal_by_component(now, more, positions=pricer.scenario.layout.sequence_ranks)
         seconds = np.stack([np.broadcast_to(part, steps.positions.shape) for _, part in lines])
-        shares = seconds.sum(axis=0).T * self.batches / pricer.grid(self.batches, 0, tokens).no_spec_seconds
-        yield shares * (QUANTUM / HURDLE_QUANTUM)
+        added = np.vectorize(rounded_seconds)(seconds.sum(axis=0).T)
+        shares = added * self.batches / pricer.grid(self.batches, 0, tokens).no_spec_seconds
+        yield np.where(added > 0.0, np.maximum(shares, HURDLE_QUANTUM), 0.0) * (QUANTUM / HURDLE_QUANTUM)
         most = [lines[int(line)][0] for line in seconds.argmax(axis=0).flat]
         names = [f"{line.component}: {line.resource(i)}" for i, line in enumerate(most)]
         yield _places(names, self.bounds).reshape(seconds.shape[1:]).T * QUANTUM
@@ -258,10 +269,25 @@ class Grids:
                 # By depth and searched context: a round over a plain step, at batch 1.
                 "ratios": np.round(grid.round_seconds.T / grid.no_spec_seconds, 6).tolist(),
                 "survival": [float(value) for value in survival.up_to(DEPTH)],
+                "known": int(survival.by_depth.size),  # depths of it, the others are extrapolated
                 "shift": list(survival.shift_range),
                 "acceptance": _input(acceptance_range(survival, 1, own=False)),
                 "sources": {name: str(source) for name, source in pricer.sources.items()},
             }
+
+
+def _with_steps(knots: FloatArray, every: FloatArray, seconds_by_series: FloatArray) -> FloatArray:
+    """The knots, and between two of them the worst interpolated one, until none is off by more than `_NEAR`."""
+    while True:
+        at = np.searchsorted(every, knots[knots >= every[0]])
+        read = np.stack([np.interp(every, every[at], series[at]) for series in seconds_by_series])
+        error = np.abs(read / seconds_by_series - 1.0).max(axis=0)
+        error[: at[0]] = 0.0  # beside the last of the batches before them
+        if error.max() <= _NEAR:
+            return knots
+        between = np.searchsorted(knots, every)
+        worst = np.lexsort((error, between))[np.flatnonzero(np.diff(np.sort(between), append=-1))]
+        knots = np.union1d(knots, every[worst[error[worst] > _NEAR]])
 
 
 def _places(names: Sequence[str], known: list[str]) -> FloatArray:

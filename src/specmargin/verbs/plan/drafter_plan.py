@@ -28,6 +28,7 @@ from specmargin.decisions.rows import PlanRow
 from specmargin.decisions.scenario import Scenario
 from specmargin.decisions.schedule import Schedule
 from specmargin.decisions.setting import Setting
+from specmargin.decisions.verdict import extrapolated
 from specmargin.decisions.warnings import price_warnings
 from specmargin.errors import ScenarioError
 from specmargin.formats import find_engine
@@ -272,7 +273,7 @@ def _warnings(plan: Plan, service: Service | None) -> tuple[str, ...]:
     fp8 = fp8_warning(engine.name, engine.title, scenario.device, scenario.architecture)
     prices = price_warnings(plan.pricer, batch=row.batch, depth=row.depth)
     load = () if service is None else (service.shortened, _graph_warning(plan, service))
-    return tuple(text for text in (*load, fp8, *prices) if text is not None)
+    return tuple(text for text in (*load, fp8, *prices, extrapolated(plan)) if text is not None)
 
 
 def _graph_warning(plan: Plan, service: Service) -> str | None:

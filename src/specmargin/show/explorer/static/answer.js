@@ -4,6 +4,7 @@ const whole = (value) => Math.round(value).toLocaleString("en");
 const ms = (seconds) => `${(seconds * 1e3).toFixed(seconds < 0.0995 ? 1 : 0)} ms`;
 
 // How the page marks an answer, by the plan's advice: its colour follows the whole answer, latency and capacity included.
+// "up-to": a yes with a limit, which costs nothing else; "only": a gain that is paid for.
 const SAYS = {
   "speculate": "yes", "speculate-up-to-batch": "only", "speculate-with-slower-first-token": "only", "misses-target": "only",
   "overloaded": "only", "uncertain": "uncertain", "do-not-speculate": "no", "unsupported": "unsupported", "none-fits": "too-large",
@@ -14,7 +15,7 @@ export function summary({ plan, here }, state = {}) {
   const unsupported = plan.config_supported ? null : plan.config_notes[0] ?? "no engine runs this drafter";
   const [line, ...lines] = plan.verdict.replaceAll(EXPLAINED, "the benchmark below").split("\n");
   return {
-    says: SAYS[plan.advice], line,
+    says: SAYS[plan.advice] === "only" && line.startsWith("Yes") ? "up-to" : SAYS[plan.advice], line,
     strip: strip(plan, here),
     bullets: [...lines.map((text) => ({ topic: "verdict", text })), ...borrowed(plan), ...memory(plan, plan.verdict), limit(plan, here, state)],
     canCopy: plan.config !== "",

@@ -36,6 +36,8 @@ for (const head of table.tHead.rows[0].cells) {
   button.addEventListener("click", () => sort(head));
   head.append(button);
 }
+if (matchMedia("(max-width: 560px)").matches) document.querySelector('[name="shown"][value="16"]').checked = true; // as its style shows it
+document.body.classList.add("chosen");
 byId("filters").hidden = false;
 byId("filters").addEventListener("input", filter);
 byId("filters").addEventListener("submit", (event) => event.preventDefault());

@@ -3,7 +3,7 @@
 
 import { between } from "./cell.js";
 import { place } from "./knots.js";
-import { fill } from "./phrases.js";
+import { fill, say } from "./phrases.js";
 import { choose, extended, pays } from "./rules.js";
 import { argmax, depthAt, maxDepth, range, spread } from "./schedule.js";
 import { breakEven, shifted, survivalTo, understood } from "./survival.js";
@@ -60,7 +60,7 @@ export function makePlan(slice, site, state) {
   const rows = shown.map((batch) => rowAt(view, batch)), asked = rows.find((each) => each.batch === state.batch);
   const horizon = Math.min(Math.max(fits, 1), limits.horizon), gains = outcome(view, horizon);
   const plan = {
-    ...cell.plan, gpu_hour: hour, drafter: drafter.name, context: state.context, sources: sourcesOf(drafter, state), warnings: cell.warnings[rows[0].depth], rows,
+    ...cell.plan, gpu_hour: hour, drafter: drafter.name, context: state.context, sources: sourcesOf(drafter, state), warnings: [...cell.warnings[rows[0].depth], ...extrapolated(state.survival?.length ?? drafter.known, maxDepth(schedule), site.phrases)], rows,
     pays_at_batches: where(gains, (gain) => gain > 1), loses_at_batches: where(gains, (gain) => gain < 1),
     stops_at_context: stopsAtContext(view), switch_acceptance: switchAcceptance(prices, shown[0]),
     largest_batch: fits, no_spec_largest_batch: plainFits,
@@ -91,6 +91,9 @@ function facts({ cell, drafter, prices }) {
 }
 
 const sourcesOf = (drafter, { survival, given }) => (survival ? { ...drafter.sources, acceptance: `measured: ${given}, given by the user: ${understood(given, survival)}` } : drafter.sources);
+
+// Drafts deeper than a curve of acceptance; one value is meant for every depth.
+const extrapolated = (known, last, phrases) => (known > 1 && known < last ? [say("extrapolated", phrases, { known_depth: known, last_depth: last })] : []);
 
 // --- the engine's setting: { schedule, text, file, needs, notes } ---
 
