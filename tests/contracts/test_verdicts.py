@@ -51,7 +51,8 @@ def test_every_verdict_can_be_read_in_a_hurry() -> None:
         ("parenthesis", "Yes: 1.50× at batch 1 (80% range 1.20 to 1.80) with mtp (a (b))."),
         (
             "caveat",
-            "Yes: 1.50× at batch 1 (80% range 1.20 to 1.80).\nIt loses at batch 9.\nYes at batch 1: it is clearly faster there.",
+            "Yes: 1.50× at batch 1 (80% range 1.20 to 1.80).\nIt loses at batch 9.\n"
+            "Yes at batch 1: it is clearly faster there.",
         ),
     ],
 )
