@@ -31,7 +31,7 @@ _CAVEATS = (
     *(
         r"fits?, not",
         r"^Prefill takes",
-        r"^Yes at",
+        r"it is clearly faster there",
         r"^The gain is clear",
         r"^It loses",
         r"^Above batch",
