@@ -32,6 +32,7 @@ def started(settings: dict[str, Any] | None = None, **parallel: Any) -> Any:
             drafter = SimpleNamespace(model="draft", method="draft_model", num_speculative_tokens=4)
             defaults = {"worker_extension_cls": "", "data_parallel_size": 1, "data_parallel_index": 0}
             self.vllm_config = SimpleNamespace(
+                scheduler_config=SimpleNamespace(async_scheduling=parallel.pop("async_scheduling", False)),
                 additional_config={"specmargin": settings or {"mode": "schedule", "schedule": [[1, 8, 2]]}},
                 speculative_config=drafter,
                 parallel_config=SimpleNamespace(**defaults | parallel),
@@ -174,6 +175,7 @@ def test_a_driver_that_failed_changes_no_depth(tmp_path: Path) -> None:
         ({"worker_extension_cls": "other.Extension"}, "another worker extension"),
         ({"ranks": 4}, "planned for 4 data-parallel ranks and the server has 2; plan it with --dp 2 --ep"),
         ({"mode": "schedule"}, "votes need mode adaptive"),
+        ({"async_scheduling": True}, "--no-async-scheduling allows them"),
     ],
 )
 def test_a_rank_that_cannot_vote_says_so_and_observes(tmp_path: Path, given: dict[str, Any], why: str) -> None:

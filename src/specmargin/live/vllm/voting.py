@@ -145,6 +145,8 @@ def refusal(config: Any, settings: Settings) -> str | None:
         return f"votes are tested with vLLM {_TESTED}x, and this is {release}"
     if settings.mode is not Mode.ADAPTIVE or settings.policy is None:
         return f"mode {settings.mode} is for a single rank; votes need mode adaptive"
+    if config.scheduler_config.async_scheduling:
+        return "votes are tested without asynchronous scheduling; --no-async-scheduling allows them"
     parallel, ranks = config.parallel_config, config.parallel_config.data_parallel_size
     if parallel.enable_elastic_ep or parallel.enable_fault_tolerance:
         return "the number of ranks may change (elastic expert parallelism or fault tolerance)"
