@@ -94,7 +94,7 @@ def _hurdle_differences(seen: dict[str, Any], plan: dict[str, Any], arguments: S
 
 
 #: Batch and what one more token adds, of a row of `--explain`.
-_ONE_MORE = re.compile(r"^ +([\d,]+) +[\d.,]+ +(?:never|[\d.]+) +([+−][\d.]+%|−) ", re.MULTILINE)
+_ONE_MORE = re.compile(r"^ *([\d,]+) +[\d.,]+ +(?:never|[\d.]+) +([+−][\d.]+%|−) ", re.MULTILINE)
 
 
 def _row_differences(seen: dict[str, Any], rows: dict[int, dict[str, Any]]) -> Iterator[str]:
