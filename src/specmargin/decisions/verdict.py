@@ -118,16 +118,15 @@ def _headline(plan: Plan, judgement: Judgement) -> dict[str, Any]:
 def _drafts(plan: Plan, judgement: Judgement) -> dict[str, Any]:
     row = judgement.row
     accepted = float(plan.scenario.survival.up_to(max(row.depth, 1)).sum())
-    evens = [each.break_even_acceptance for each in plan.rows if each.fits and each.depth > 0 and each.speedup > 1.0]
-    known = [round(even, 2) for even in (row.break_even_acceptance, *evens) if even is not None]
+    even = row.break_even_acceptance
     # The constant acceptance with as many accepted tokens, which can be compared with the break-even.
     used = float(break_even_acceptance(1.0 + accepted, max(row.depth, 1)))
     return _steps(plan) | {
         "only_batch": row.batch if len(plan.rows) == 1 else None,
-        "even": min(known, default=None),
-        "most_even": max(known) if known and max(known) > min(known) else None,  # of a batch at which it pays
+        "several": len(plan.rows) > 1,
+        "even": even,
         "used": used,
-        "just_short": bool(known) and round(used, 2) == min(known),  # would be printed as the same number
+        "just_short": even is not None and round(used, 2) == round(even, 2),  # would be printed as the same number
     }
 
 
@@ -179,8 +178,8 @@ def _losing(plan: Plan) -> dict[str, Any]:
     (edges, *more) = plan.loss.spans
     return {
         "losing_batches": _batches(plan.loss.spans),
-        "off_there": not more and not plan.setting.depths_at(plan.pricer, edges).any(),
         "off_at_worst": not plan.setting.depths_at(plan.pricer, (plan.loss.worst_batch,)).any(),
+        "off_there": not more and not plan.setting.depths_at(plan.pricer, edges).any(),
         "matters": plan.loss.worst_speedup < 1.0 - plan.min_gain,
         "worst_speedup": plan.loss.worst_speedup,
         "worst_batch": plan.loss.worst_batch,
