@@ -55,10 +55,8 @@ def _kernel_warnings(pricer: Pricer, *, batch: int, depth: int) -> tuple[str, ..
         if line.source.kind is SourceKind.DATASHEET and _matters(line.component, float(line.seconds), total)
     ]
     if unmeasured:
-        warnings.append(
-            f"no measurement of {' and '.join(unmeasured)} on {pricer.scenario.device.name} in this format: "
-            "priced from the datasheet, a lower bound, next to measured components"
-        )
+        named = " and ".join(unmeasured)
+        warnings.append(f"{named} on {pricer.scenario.device.name}: not measured; datasheet price, a lower bound")
     return tuple(warnings)
 
 
