@@ -42,6 +42,8 @@ PARTS = {
         "vllm/sampling_params.py",
         "vllm/v1/attention/backend.py",
         "vllm/v1/core/sched/",
+        "vllm/v1/engine/core.py",
+        "vllm/v1/executor/abstract.py",
         "vllm/v1/metrics/prometheus.py",
         "vllm/v1/outputs.py",
         "vllm/v1/request.py",
