@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 
 LIVE ?= .venv-live
 
-.PHONY: plan prepare fetched test test-fast test-matrix test-live bench-live check bench golden front map api schemas readme releases docs release sizes screenshots lab clean clean-compiled
+.PHONY: plan prepare fetched test test-fast test-matrix test-live bench-live bench-votes check bench golden front map api schemas readme releases docs release sizes screenshots lab clean clean-compiled
 
 plan: $(VENV)/.installed
 	$(BIN)/specmargin plan qwen3.6-35b-a3b --gpu h200 --engine vllm --drafter mtp --prices laws
@@ -44,6 +44,10 @@ test-matrix: $(VENV)/.installed-dev
 test-live: $(LIVE)/.installed
 	$(LIVE)/bin/python scripts/fetch_engines.py
 	$(LIVE)/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder tests/live
+
+# Data-parallel ranks that vote: two ranks with expert parallelism on this processor.
+bench-votes: $(LIVE)/.installed
+	SPECMARGIN_RANKS=2 $(LIVE)/bin/python -m pytest tests/live/test_votes.py
 
 # The load swing, then a server under load against what `simulate` predicts for it.
 bench-live: $(LIVE)/.installed $(VENV)/.installed-dev

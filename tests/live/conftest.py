@@ -26,7 +26,7 @@ from lab.live.models import Pair, random_pair
 from tests.conftest import ROOT
 
 DEPTH = 5
-LONGEST_FILES = ("doctor", "measure", "votes", "faults", "output", "recipe", "soak", "server", "methods", "capture")
+LONGEST_FILES = ("doctor", "measure", "faults", "output", "recipe", "soak", "server", "methods", "capture", "releases")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -21,9 +21,11 @@ from lab.live import servers
 from lab.live.measuring import ENVIRONMENT
 from lab.live.models import Pair
 
+from lab import ROOT
 from tests.live.conftest import DEPTH, Result, Server, engine_arguments, standard_batches
 from tests.live.experts_on_cpu import BROKEN_RANK, DEPTHS, plug_in
 
+pytestmark = pytest.mark.skipif("SPECMARGIN_RANKS" not in os.environ, reason="takes five minutes: make bench-votes")
 RANKS = 2
 SECONDS = 20.0 * float(os.environ.get("SPECMARGIN_SOAK_MINUTES", "0.5"))
 
@@ -45,7 +47,8 @@ def server(pair: Pair, passes: Path, tmp_path_factory: pytest.TempPathFactory) -
     arguments = engine_arguments(pair, speculative=True, settings=settings)
     arguments |= {"data_parallel_size": RANKS, "enable_expert_parallel": True, "max_num_seqs": 16}
     del arguments["per_request_spec_decode_metrics"]
-    path = os.pathsep.join([str(plug_in(folder / "plug-in")), *filter(None, [os.environ.get("PYTHONPATH")])])
+    before = filter(None, [os.environ.get("PYTHONPATH")])
+    path = os.pathsep.join([str(plug_in(folder / "plug-in")), str(ROOT), *before])
     environment = ENVIRONMENT | {"PYTHONPATH": path, DEPTHS: str(passes)}
     started = servers.start(arguments, folder=folder / "server", environment=environment)
     try:
