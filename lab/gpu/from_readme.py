@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import re
 import shlex
 import shutil
@@ -41,8 +40,6 @@ MODEL, NAME = "qwen3-30b-a3b", "m"
 ACCEPTANCE = [0.78, 0.6, 0.46, 0.36, 0.28, 0.22, 0.17, 0.13]  # unconditional, by position
 SIZES = [1, 2, 4, 8, 16, 32, 64, 128, 256]
 FEWER = {"num_experts": 16, "vocab_size": 8192, "draft_vocab_size": 4096}
-# `vllm serve MODEL`, also where vLLM is installed under another name, as its CPU build is.
-SERVE = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model"]
 
 
 def commands() -> list[str]:
@@ -86,38 +83,27 @@ class Reader:
     @contextmanager
     def serve(self, command: str, name: str) -> Iterator[str]:
         """Until the block ends; what it logged is recorded. The last of two equal flags counts."""
-        port, begun, log = servers.free_port(), time.monotonic(), self.out / f"{name}.log"
-        words = self._offline(shlex.split(command), port)
+        begun, words = time.monotonic(), self._offline(shlex.split(command))
+        options = ["--model", *words[2:]]  # `vllm serve MODEL …`
         environment = ENVIRONMENT if self.small else UNIFORM
-        with log.open("w") as out:
-            asked = [*SERVE, *words[2:]]
-            process = subprocess.Popen(
-                asked,
-                cwd=self.out,
-                env={**os.environ, **environment},
-                stdout=out,
-                stderr=out,
-                text=True,
-                start_new_session=True,
-            )
-        server = servers.Running(url=f"http://127.0.0.1:{port}", process=process, log=log)
+        server = servers.launch(options, folder=self.out, environment=environment, log=f"{name}.log")
         try:
             servers.wait(server, 400.0)
             ready = round(time.monotonic() - begun, 1)
             yield server.url
         finally:
             servers.end(server)
-        lines = [line for line in log.read_text().splitlines() if "Specmargin" in line or "ERROR" in line]
+        lines = [line for line in server.log.read_text().splitlines() if "Specmargin" in line or "ERROR" in line]
         self.note(command, shlex.join(words), begun, ready_after_seconds=ready, log=lines)
 
-    def _offline(self, words: list[str], port: int) -> list[str]:
+    def _offline(self, words: list[str]) -> list[str]:
         at = words.index("--speculative-config") + 1
         config = json.loads(words[at]) | {"model": str(self.head)}
         if not self.small:
             rates = ACCEPTANCE[: config["num_speculative_tokens"]]
             config |= {"rejection_sample_method": "synthetic", "synthetic_acceptance_rates": rates}
         words[2], words[at] = str(self.model), json.dumps(config)
-        words += ["--port", str(port), "--served-model-name", NAME, "--load-format", "dummy"]
+        words += ["--served-model-name", NAME, "--load-format", "dummy"]
         if self.small:
             return [*words, "--max-model-len", "1024", "--max-num-seqs", "8", "--dtype", cpu_dtype(), "--enforce-eager"]
         compilation = {"mode": 0, "cudagraph_capture_sizes": SIZES}

@@ -12,7 +12,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,12 +27,16 @@ class Running:
 
 def start(arguments: Mapping[str, Any], *, folder: Path, environment: Mapping[str, str]) -> Running:
     """The server begins to start; its log is in the folder."""
+    return launch(flags(arguments), folder=folder, environment=environment)
+
+
+def launch(options: Sequence[str], *, folder: Path, environment: Mapping[str, str], log: str = "log.txt") -> Running:
+    """The same with options of `vllm serve`; the server runs in the folder."""
     folder.mkdir(parents=True, exist_ok=True)
-    port = free_port()
+    port, log_file = free_port(), folder / log
     command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--host", "127.0.0.1"]
-    command += ["--port", str(port), *flags(arguments)]
-    log = folder / "log.txt"
-    with log.open("w") as out:
+    command += ["--port", str(port), *options]
+    with log_file.open("w") as out:
         process = subprocess.Popen(
             command,
             cwd=folder,
@@ -43,7 +47,7 @@ def start(arguments: Mapping[str, Any], *, folder: Path, environment: Mapping[st
             text=True,
             start_new_session=True,
         )
-    return Running(url=f"http://127.0.0.1:{port}", process=process, log=log)
+    return Running(url=f"http://127.0.0.1:{port}", process=process, log=log_file)
 
 
 def wait(server: Running, seconds: float = 240.0) -> None:

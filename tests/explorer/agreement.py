@@ -109,8 +109,7 @@ def faults(seen: dict[str, Any]) -> Iterator[str]:
         yield f"the strip drafts, there are no flags, and the page says {seen['line']!r}"
     if not seen["bullets"]:
         yield "no bullets"
-    said = f"{seen['line']} {seen['bullets']}".replace("--explain", "")
-    if any(word in said for word in ("NaN", "undefined", "null", "Infinity", "--")):
+    if any(word in f"{seen['line']} {seen['bullets']}" for word in ("NaN", "undefined", "null", "Infinity", "--")):
         yield f"not words: {seen['line']} {seen['bullets']}"
     yield from _strip_faults(seen)
     yield from _flag_faults(seen)

@@ -178,8 +178,8 @@ def _losing(plan: Plan) -> dict[str, Any]:
     (edges, *more) = plan.loss.spans
     return {
         "losing_batches": _batches(plan.loss.spans),
-        "off_at_worst": not plan.setting.depths_at(plan.pricer, (plan.loss.worst_batch,)).any(),
         "off_there": not more and not plan.setting.depths_at(plan.pricer, edges).any(),
+        "off_at_worst": not plan.setting.depths_at(plan.pricer, (plan.loss.worst_batch,)).any(),
         "matters": plan.loss.worst_speedup < 1.0 - plan.min_gain,
         "worst_speedup": plan.loss.worst_speedup,
         "worst_batch": plan.loss.worst_batch,

@@ -20,6 +20,7 @@ from specmargin.show.figures.words import described, machine, price_source
 from specmargin.step import FloatArray
 
 CONTEXTS = (512, 2048, 8192, 32_768, 131_072, 524_288)
+_LABEL_OCTAVES = 0.5  # of the batch axis, which a label is wide
 
 
 # --- over batch ---
@@ -76,9 +77,6 @@ def _fixed_labels(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         if all(abs(other[1] - speedup) >= gap for other in near):
             kept[depth] = (batch, speedup)
     return [{"batch": at[0], "speedup": at[1], "series": str(depth)} for depth, at in sorted(kept.items())]
-
-
-_LABEL_OCTAVES = 0.5  # of the batch axis, which a label is wide
 
 
 def _speedup_takeaway(scenario: Scenario, shown: Curve, marked: int) -> str:
