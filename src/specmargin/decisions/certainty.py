@@ -26,7 +26,7 @@ from specmargin.sources import SourceKind
 
 PRICES, ACCEPTANCE, ROUTING = "prices", "acceptance", "routing"
 #: By engine: what measures prices of one's own. The kernels of llama.cpp are not measured: its server is.
-_BENCHMARK = "the benchmark (--explain)"
+_BENCHMARK = "the benchmark (see --explain)"
 _MEASURES = {"vllm": "specmargin measure vllm", "sglang": "specmargin measure gpu", "trtllm": "specmargin measure gpu"}
 
 

@@ -24,7 +24,7 @@ export function summary({ plan, here }, state = {}) {
   };
 }
 
-const EXPLAINED = "the benchmark (--explain)"; // `certainty.py`
+const EXPLAINED = "the benchmark (see --explain)"; // `certainty.py`
 
 const drafts = (plan) => plan.schedule.some(([, , depth]) => depth > 0);
 
