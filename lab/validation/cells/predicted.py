@@ -62,7 +62,9 @@ def serving(cell: Cell, prices: Prices) -> Serving:
         found = serving_of(_request(cell, prices, path), Path())
     time = _engine_time(found.scenario.engine_time, cell, prices)
     pricer = found.pricer if time is found.scenario.engine_time else Pricer(replace(found.scenario, engine_time=time))
-    return replace(found, pricer=pricer, engine=replace(found.engine, kv_blocks=_kv_blocks(cell)))
+    sizes = _graph_sizes(cell)
+    engine = replace(found.engine, kv_blocks=_kv_blocks(cell), cudagraph_capture_sizes=sizes and tuple(sizes))
+    return replace(found, pricer=pricer, engine=engine)
 
 
 def _write_trace(cell: Cell, path: Path) -> None:
@@ -102,10 +104,14 @@ def _file(cell: Cell, name: str) -> str:
 
 
 def _engine_time(time: EngineTime, cell: Cell, prices: Prices) -> EngineTime:
-    sizes = (cell.given["arguments"].get("compilation_config") or {}).get("cudagraph_capture_sizes")
+    sizes = _graph_sizes(cell)
     if sizes and max(sizes) != time.graph_limit:
         time = replace(time, graph_limit=max(sizes))
     return time if prices.launch_seconds is None else replace(time, kernel_launch_seconds=prices.launch_seconds)
+
+
+def _graph_sizes(cell: Cell) -> list[int] | None:
+    return (cell.given["arguments"].get("compilation_config") or {}).get("cudagraph_capture_sizes")
 
 
 def _kv_blocks(cell: Cell) -> int:

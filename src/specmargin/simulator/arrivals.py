@@ -34,20 +34,22 @@ def arrive(limits: Limits, state: State) -> bool:
     requests, engine = state.requests, state.engine[0]
     if engine.running > 0 and not (limits.sessions or limits.cancelling):
         number = engine.next_request
-        if number >= requests.size or requests[number].arrival_seconds > _latest(limits, state):
+        if number >= requests.size or _reaches(limits, state, number) > _latest(limits, state):
             return True
     return _arrive(limits, state)
 
 
 @compiled
 def _latest(limits: Limits, state: State) -> float:
-    """When the next step is decided; later requests are not in it.
-
-    An engine that schedules ahead decides it when the step before begins. A user's next request, sent when that one
-    ended, comes a moment later.
-    """
+    """When the next step is decided; later requests are not in it. An idle engine decides when one comes."""
     engine = state.engine[0]
-    return engine.begun - 1e-9 if limits.ahead and engine.running > 0 else state.totals[0].clock
+    return engine.decided if limits.ahead and engine.running > 0 else state.totals[0].clock
+
+
+@compiled
+def _reaches(limits: Limits, state: State, number: int) -> float:
+    """When the scheduler sees a request."""
+    return state.requests[number].arrival_seconds + limits.request_seconds
 
 
 @compiled_apart
@@ -55,13 +57,14 @@ def _arrive(limits: Limits, state: State) -> bool:
     requests, engine, totals = state.requests, state.engine[0], state.totals[0]
     while True:
         number = _next(limits, state)
-        while number >= 0 and requests[number].arrival_seconds <= _latest(limits, state):
+        while number >= 0 and _reaches(limits, state, number) <= _latest(limits, state):
+            engine.decided = max(engine.decided, _reaches(limits, state, number))
             _take_off(limits, state, number)
             request = requests[number]
             most_tokens = request.prompt_tokens + request.output_tokens + limits.kv.lookahead_tokens
             if blocks_for(most_tokens, limits) > limits.kv.blocks:
                 totals.refused += 1
-                send_next(limits, state, number)
+                send_next(limits, state, number, totals.clock)
             else:
                 _enqueue(limits, state, number)
             number = _next(limits, state)
@@ -70,9 +73,12 @@ def _arrive(limits: Limits, state: State) -> bool:
             number = _next(limits, state)
         if engine.running > 0 or engine.queue_head < engine.queue_tail or engine.stacked > 0:
             return True
+        if engine.unread + engine.unread_ends > 0:
+            read(limits, state, totals.clock)
+            continue
         if number < 0:
             return False
-        arrival = requests[number].arrival_seconds
+        arrival = _reaches(limits, state, number)
         if arrival > totals.clock:
             totals.idle += arrival - totals.clock
             totals.clock = arrival
@@ -136,20 +142,20 @@ def put_back(limits: Limits, state: State, number: int) -> None:
 
 
 @compiled
-def send_next(limits: Limits, state: State, number: int) -> None:
+def send_next(limits: Limits, state: State, number: int, clock: float) -> None:
     """After a request finished, was cancelled or refused: its session sends the next turn, or its user a new one."""
     if limits.sessions:
-        _next_turn(limits, state, number)
+        _next_turn(limits, state, number, clock)
     elif limits.users > 0:
         totals = state.totals[0]
         following = limits.users + totals.finished + totals.refused + totals.cancelled - 1
         if following < state.requests.size:
-            state.requests[following].arrival_seconds = totals.clock
+            state.requests[following].arrival_seconds = clock
 
 
 @compiled
-def _next_turn(limits: Limits, state: State, number: int) -> None:
-    requests, clients, engine, clock = state.requests, state.clients, state.engine[0], state.totals[0].clock
+def _next_turn(limits: Limits, state: State, number: int, clock: float) -> None:
+    requests, clients, engine = state.requests, state.clients, state.engine[0]
     turn = clients[number].next_turn
     if turn >= 0:
         requests[turn].arrival_seconds = clock + clients[number].think_seconds
@@ -158,6 +164,36 @@ def _next_turn(limits: Limits, state: State, number: int) -> None:
     elif limits.users > 0 and engine.next_user < requests.size:
         requests[engine.next_user].arrival_seconds = clock
         engine.next_user = clients[engine.next_user].next_session
+
+
+# --- answers ---
+
+
+@compiled
+def unread(state: State) -> None:
+    """The tokens of this step are read later."""
+    engine, step = state.engine[0], state.step[0]
+    for k in range(step.fresh):
+        state.unread[k] = state.fresh[k]
+    for k in range(step.done):
+        state.unread_ends[k] = state.done[k]
+    engine.unread, engine.unread_ends, engine.unread_sequences = step.fresh, step.done, step.ready + step.done
+
+
+@compiled
+def read(limits: Limits, state: State, moment: float) -> None:
+    """Tokens that the engine has read go to the clients. Requests that end free their blocks."""
+    engine, totals = state.engine[0], state.totals[0]
+    answered = moment + limits.answer_seconds + limits.answer_stream_seconds * engine.unread_sequences
+    for k in range(engine.unread):
+        state.requests[state.unread[k]].first_token_seconds = answered
+    for k in range(engine.unread_ends):
+        number = state.unread_ends[k]
+        state.requests[number].finish_seconds = answered
+        release(limits, state, number)
+        totals.finished += 1
+        send_next(limits, state, number, answered)
+    engine.unread = engine.unread_ends = 0
 
 
 # --- cancelled requests ---
@@ -200,4 +236,4 @@ def _count_cancelled(limits: Limits, state: State, number: int) -> None:
     totals.cancelled_tokens += request.emitted
     totals.cancelled_drafts += request.held
     request.held = request.verify = 0
-    send_next(limits, state, number)
+    send_next(limits, state, number, totals.clock)

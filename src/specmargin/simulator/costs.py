@@ -32,11 +32,13 @@ def target_seconds(simulation: Simulation) -> None:
     tables, cells, totals = simulation.tables, simulation.log.cells, simulation.state.totals[0]
     step = simulation.state.step[0]
     positions = step.rounds + step.extra
+    padded, full = _graph(simulation, positions)
     seconds = 0.0
     if step.rounds > 0:
         mean = step.extra / step.rounds
         context_cell = locate(tables.prices.contexts, step.context / step.rounds)
-        rest, experts = ragged_parts(tables.prices, step.rounds, mean, step.effective, context_cell)
+        effective = step.effective + padded - positions
+        rest, experts = ragged_parts(tables.prices, step.rounds, mean, effective, context_cell)
         seconds = rest + experts
         cells[step.rounds, min(int(mean + 0.5), cells.shape[1] - 1), context_cell[0]] += seconds
         totals.decode += seconds
@@ -49,18 +51,34 @@ def target_seconds(simulation: Simulation) -> None:
     mixed = step.rounds > 0 and step.prompt_tokens > 0
     if positions + step.prompt_tokens > tables.graph_limit:
         floor = tables.eager_mixed_floor_seconds if mixed else tables.eager_floor_seconds
+        if step.prompt_tokens > 0 and simulation.limits.speculating:
+            floor += tables.draft_prompt_floor_seconds
         launches = max(floor - seconds, tables.eager_seconds)
     else:
         floor = tables.verify_floor_seconds if step.extra > 0 else tables.floor_seconds
+        if not full:
+            floor = max(floor, tables.piecewise_floor_seconds)
         if step.prompt_tokens > 0:
             floor = tables.mixed_floor_seconds if mixed else tables.prompt_floor_seconds
         launches = max(floor - seconds, 0.0)
+    step.launch_seconds = floor
+    step.waiting_seconds = launches if launches == floor - seconds else 0.0
     off = 0.0
     if simulation.limits.speculating and step.extra == 0 and step.rounds > 0:
         off = tables.off_step_seconds + tables.off_sequence_seconds * step.rounds
     totals.launches += launches
     totals.off += off
     step.target_seconds = seconds + launches + off
+
+
+@compiled
+def _graph(simulation: Simulation, positions: int) -> tuple[int, bool]:
+    """Positions of the graph that a step of equal rounds runs in, and whether it is a full one."""
+    step, graphs = simulation.state.step[0], simulation.graphs
+    if step.rounds == 0 or step.prompt_tokens > 0 or step.extra % step.rounds > 0:
+        return positions, True
+    depth = step.extra // step.rounds
+    return graphs.positions[step.rounds, depth], graphs.full[step.rounds, depth]
 
 
 @compiled

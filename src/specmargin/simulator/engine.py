@@ -22,6 +22,7 @@ class EngineSettings:
     max_num_seqs: int = 256
     max_num_batched_tokens: int = 8192
     kv_blocks: int | None = None  # None: as many as fit in memory
+    cudagraph_capture_sizes: tuple[int, ...] | None = None  # None: vLLM's default
     prefix_cache: bool = True  # requests with block hashes find the blocks that earlier ones computed
     prefix_hit: float = 0.0  # of requests without hashes: share of each prompt in the cache; blocks are not shared
     scheduling: Scheduling = Scheduling.FCFS

@@ -14,11 +14,13 @@ from specmargin.architecture.types import DraftHead
 from specmargin.caches import IdentityCache
 from specmargin.errors import ScenarioError
 from specmargin.modes import Scheduling
-from specmargin.policies.policy import Decision, Outcome, Policy
+from specmargin.policies.policy import Decision, Outcome, Policy, ScheduledDepth
 from specmargin.policies.rules import schedule_kernel
+from specmargin.prices.launches import ANSWER, ANSWER_STREAM, REQUEST, Graph
 from specmargin.records import Rows, rows_of
 from specmargin.simulator import core
 from specmargin.simulator.engine import kv_budget
+from specmargin.simulator.graphs import Graphs, captured_graphs, exact_graphs, vllm_sizes
 from specmargin.simulator.policies import PolicyChoice, PolicyInputs, check_policy, find_policy
 from specmargin.simulator.pool import BlockPool, new_pool
 from specmargin.simulator.results import Result
@@ -84,6 +86,7 @@ def prepare(serving: Serving, *, choice: PolicyChoice | None = None, log_steps: 
         rounds=ReplayedRounds(bank.accepted, bank.survival, bank.next_by_round),
         limits=limits,
         tables=tables,
+        graphs=_graphs(serving, choice, tables),
         log=_new_log(tables, log_steps),
         state=new_state(traffic, _pool(serving, traffic, limits), limits, tables.prices.max_depth),
         kernel=_NO_KERNEL if kernel is None else kernel,
@@ -92,14 +95,17 @@ def prepare(serving: Serving, *, choice: PolicyChoice | None = None, log_steps: 
 
 
 def _limits(serving: Serving, traffic: Traffic, choice: PolicyChoice, *, by_python: bool) -> Limits:
-    engine = serving.engine
+    engine, time = serving.engine, serving.scenario.engine_time
     kv = kv_budget(serving.pricer, engine, held_depth=choice.held_depth)
     return Limits(
         max_seqs=engine.max_num_seqs,
         max_tokens=engine.max_num_batched_tokens,
         kv=kv,
         speculating=choice.held_depth is not None,
-        ahead=serving.scenario.engine_time.schedules_ahead(speculating=choice.held_depth is not None),
+        ahead=time.schedules_ahead(speculating=choice.held_depth is not None),
+        request_seconds=time.kernel_launch_seconds * REQUEST,
+        answer_seconds=time.kernel_launch_seconds * ANSWER,
+        answer_stream_seconds=time.kernel_launch_seconds * ANSWER_STREAM,
         users=serving.workload.users,
         prefix_hit=engine.prefix_hit,
         bin_seconds=_FIRST_BIN_SECONDS,
@@ -110,6 +116,19 @@ def _limits(serving: Serving, traffic: Traffic, choice: PolicyChoice, *, by_pyth
         by_priority=engine.scheduling == Scheduling.PRIORITY and traffic.has_priorities,
         sessions=traffic.has_sessions,
     )
+
+
+def _graphs(serving: Serving, choice: PolicyChoice, tables: StepTables) -> Graphs:
+    """Ranks that split a batch pad their own parts, which is not simulated."""
+    scenario, sizes = serving.scenario, serving.engine.cudagraph_capture_sizes
+    time, shape = scenario.engine_time, (serving.engine.max_num_seqs, tables.prices.max_depth)
+    if scenario.engine != "vllm" or time.graph_limit is None or scenario.layout.sequence_ranks > 1:
+        return exact_graphs(*shape)
+    sizes = vllm_sizes(time.graph_limit) if sizes is None else sizes
+    # Only the second model runner, whose drafts are in full graphs too, captures by depth of a table.
+    by_depth = isinstance(choice.policy, ScheduledDepth) and time.draft_graph is Graph.FULL
+    depths = np.unique(choice.policy.depth_by_batch[1:]).tolist() if by_depth else []
+    return captured_graphs(sizes, depths, *shape)
 
 
 def _pool(serving: Serving, traffic: Traffic, limits: Limits) -> BlockPool:

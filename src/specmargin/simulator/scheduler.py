@@ -9,7 +9,7 @@ later. Drafts made at the end of a step are verified in the next step.
 from __future__ import annotations
 
 from specmargin.compiler import compiled, compiled_apart
-from specmargin.simulator.arrivals import blocks_for, dequeue, put_back, release, send_next
+from specmargin.simulator.arrivals import blocks_for, dequeue, put_back, read, release, unread
 from specmargin.simulator.pool import begin, find_prefix, free_among, learn, take
 from specmargin.simulator.queues import comes_before
 from specmargin.simulator.state import Limits, Log, Simulation, State
@@ -305,35 +305,46 @@ def _commit_prompt(state: State, number: int, positions: int) -> int:
 
 @compiled
 def close(simulation: Simulation) -> None:
-    """Advance the clock, record first tokens and finish times, free blocks, let users send again, and log the step."""
+    """Advance the clock, let clients have their tokens, and log the step."""
     limits, state, overlap = simulation.limits, simulation.state, simulation.tables.overlap
-    requests, engine, step, totals = state.requests, state.engine[0], state.step[0], state.totals[0]
+    engine, step, totals = state.engine[0], state.step[0], state.totals[0]
     seconds = step.target_seconds + step.draft_seconds
     if overlap >= 0.0:
         seconds = max(step.target_seconds, step.draft_seconds) + (1.0 - overlap) * step.draft_seconds
     engine.draft_seconds = seconds - step.target_seconds
     totals.draft += seconds - step.target_seconds
-    start = engine.begun = totals.clock
+    start, used = totals.clock, limits.kv.blocks - engine.free_blocks
+    if limits.ahead:
+        seconds = _run_ahead(simulation, seconds)
     totals.clock += seconds
     totals.busy += seconds
-    for k in range(step.fresh):
-        requests[state.fresh[k]].first_token_seconds = totals.clock
-    used = limits.kv.blocks - engine.free_blocks
-    if step.done > 0:
-        _finish_requests(limits, state)
+    unread(state)
+    if not limits.ahead:
+        read(limits, state, totals.clock)
     _log_step(simulation, start, seconds, used)
     engine.depth, engine.gated = engine.chosen_depth, engine.chosen_gated
     engine.steps += 1
 
 
-@compiled_apart
-def _finish_requests(limits: Limits, state: State) -> None:
-    totals = state.totals[0]
-    for k in range(state.step[0].done):
-        state.requests[state.done[k]].finish_seconds = totals.clock
-        release(limits, state, state.done[k])
-        totals.finished += 1
-        send_next(limits, state, state.done[k])
+@compiled
+def _run_ahead(simulation: Simulation, alone_seconds: float) -> float:
+    """Seconds until a step ends that the host launched while the one before ran; alone it takes `alone_seconds`.
+
+    As vLLM's `EngineCore.step_with_batch_queue`: the host schedules and launches a step, then reads the tokens of the
+    step before, which may have waited for these launches, then schedules the next one.
+    """
+    state, tables = simulation.state, simulation.tables
+    engine, step, totals = state.engine[0], state.step[0], state.totals[0]
+    kernels = alone_seconds - step.waiting_seconds
+    host = tables.host_step_seconds + tables.host_sequence_seconds * (step.rounds + step.ready)
+    begin = engine.decided + min(host, kernels)  # graphs are launched at the end of this, others from then on
+    launched = begin + step.launch_seconds
+    seconds = max(max(totals.clock, begin) + kernels, launched) - totals.clock
+    totals.launches += seconds - alone_seconds
+    engine.decided = max(totals.clock, launched)
+    if engine.unread + engine.unread_ends > 0:
+        read(simulation.limits, state, engine.decided)
+    return seconds
 
 
 @compiled

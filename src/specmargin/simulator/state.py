@@ -9,6 +9,7 @@ import numpy as np
 from specmargin.policies.kernel.types import Kernel
 from specmargin.records import Rows, rows_of
 from specmargin.simulator.engine import KvBudget
+from specmargin.simulator.graphs import Graphs
 from specmargin.simulator.pool import BlockPool
 from specmargin.simulator.tables import StepTables
 from specmargin.simulator.traffic import Client, Traffic
@@ -46,7 +47,10 @@ class EngineRow:
     chosen_depth: int  # of the drafts that this step makes at its end
     chosen_gated: int
     draft_seconds: float  # of the pending drafts
-    begun: float  # clock at the begin of the last step
+    decided: float  # when the next step is scheduled, if that is ahead of the clock
+    unread: int  # of the step before, if its tokens are read only after the next launch: first tokens
+    unread_ends: int  # and requests that it finishes
+    unread_sequences: int
 
 
 class StepRow:
@@ -66,6 +70,8 @@ class StepRow:
     effective: float  # effective positions of the rounds
     attended: float  # tokens that prompt tokens attend to
     draft_context: float  # context of the sequences that draft
+    launch_seconds: float  # of the host
+    waiting_seconds: float  # part of the target's: the GPU waits for launches
     target_seconds: float
     draft_seconds: float
 
@@ -142,7 +148,10 @@ class Limits(NamedTuple):
     max_tokens: int
     kv: KvBudget
     speculating: bool  # speculation is configured
-    ahead: bool  # the next step is scheduled while this one runs
+    ahead: bool  # a step is scheduled and launched while the one before runs
+    request_seconds: float  # from a client to the scheduler
+    answer_seconds: float  # from the engine to a client
+    answer_stream_seconds: float  # and per sequence of the step
     users: int
     prefix_hit: float
     bin_seconds: float
@@ -167,6 +176,8 @@ class State(NamedTuple):
     stack: IntArray  # preempted requests
     fresh: IntArray  # requests that got their first token in this step
     done: IntArray  # requests that finish in this step
+    unread: IntArray  # requests of the step before, see EngineRow
+    unread_ends: IntArray
     drafted: IntArray  # by round of this step
     verified: IntArray
     accepted: IntArray
@@ -189,6 +200,7 @@ class Simulation(NamedTuple):
     rounds: ReplayedRounds
     limits: Limits
     tables: StepTables
+    graphs: Graphs
     log: Log
     state: State
     kernel: Kernel  # of a compiled policy
@@ -196,7 +208,9 @@ class Simulation(NamedTuple):
 
 def new_state(traffic: Traffic, pool: BlockPool, limits: Limits, depth: int) -> State:
     """`depth`: deepest token that has a signal."""
-    stack, fresh, done, drafted, verified, accepted, lengths = np.zeros((7, limits.max_seqs), dtype=np.int64)
+    stack, fresh, done, unread, unread_ends, drafted, verified, accepted, lengths = np.zeros(
+        (9, limits.max_seqs), dtype=np.int64
+    )
     requests = traffic.requests
     return State(
         requests=requests,
@@ -211,6 +225,8 @@ def new_state(traffic: Traffic, pool: BlockPool, limits: Limits, depth: int) -> 
         stack=stack,
         fresh=fresh,
         done=done,
+        unread=unread,
+        unread_ends=unread_ends,
         drafted=drafted,
         verified=verified,
         accepted=accepted,

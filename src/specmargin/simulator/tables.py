@@ -18,7 +18,7 @@ from specmargin.decisions.pricer import Pricer
 from specmargin.decisions.scenario import Scenario
 from specmargin.policies.kernel.prices import PriceTable
 from specmargin.policies.tables import effective_positions, expert_seconds
-from specmargin.prices.launches import Graph
+from specmargin.prices.launches import DRAFT_PROMPT, HOST_SEQUENCE, HOST_STEP, Graph
 from specmargin.routing.local import LocalRouting
 from specmargin.routing.profile import RoutingProfile
 from specmargin.step import FloatArray, Step
@@ -45,10 +45,14 @@ class StepTables(NamedTuple):
     verify_floor_seconds: float  # of those with drafts
     prompt_floor_seconds: float  # of those with prompts
     mixed_floor_seconds: float  # of those with prompts beside decoding sequences
+    piecewise_floor_seconds: float  # shortest step in piecewise graphs
+    draft_prompt_floor_seconds: float  # more without a graph, if a drafter reads prompts too
     graph_limit: float  # positions of the largest CUDA graph, over all ranks
     off_step_seconds: float  # with speculation configured and nothing drafted: per step
     off_sequence_seconds: float  # and per sequence
     overlap: float  # hit rate of overlapped drafting; negative if drafting follows verification
+    host_step_seconds: float  # of the host before it launches a step
+    host_sequence_seconds: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,10 +103,14 @@ def step_tables(pricer: Pricer, limits: TableLimits, category_routing: Sequence[
         verify_floor_seconds=max(engine.floor_seconds(engine.verify_graph, counts), pieces),
         prompt_floor_seconds=max(engine.floor_seconds(engine.prompt_graph, counts), pieces),
         mixed_floor_seconds=max(engine.floor_seconds(engine.prompt_graph, counts, mixed=True), pieces),
+        piecewise_floor_seconds=max(engine.floor_seconds(Graph.PIECEWISE, counts), pieces),
+        draft_prompt_floor_seconds=engine.kernel_launch_seconds * DRAFT_PROMPT,
         graph_limit=math.inf if engine.graph_limit is None else float(engine.graph_limit * ranks),
         off_step_seconds=engine.off_step_seconds,
         off_sequence_seconds=engine.off_sequence_seconds / ranks,
         overlap=-1.0 if drafter.hit_rate is None else drafter.hit_rate,
+        host_step_seconds=engine.kernel_launch_seconds * HOST_STEP,
+        host_sequence_seconds=engine.kernel_launch_seconds * HOST_SEQUENCE,
     )
 
 
