@@ -2,12 +2,13 @@
 
     python -m lab.gpu.served start spec|plain [--small]    a server of each model, side by side, in the background
     python -m lab.gpu.served wait [--seconds 330]          until they answer; then one short load each, to warm up
+    python -m lab.gpu.served calibrate OUT                 OUT/calibration: what corrects prices, outside of cells
     python -m lab.gpu.served play OUT [CELL ...] [--seconds 560]    those that no earlier command has played
     python -m lab.gpu.served stop
 
 Servers outlive the command that starts them; what is known of them is in --state (/tmp/served). A cell is
-MODEL-MIX-SHARE-CONTESTANT (qwen-chat-85-table): a trace of JOBS.json (`served_jobs.py` makes it), played for a ramp of
-10 s and a window of 40 s; then the connections are closed, which aborts what is left. Contestants are `none` on the
+MODEL-MIX-SHARE-CONTESTANT (qwen-chat-85-table): a trace of JOBS.json (`served_jobs.py` makes it), played for a ramp
+and a window; then the connections are closed, which aborts what is left. Contestants are `none` on the
 servers without speculation (`start plain`), and `table` or `fixed-3` on those with it. OUT gets CELL.json.gz as each
 ends. Everything that is not named in `arguments` is vLLM's default: async scheduling, prefix caching (prompts are
 random, so it finds nothing), chunked prefill, HTTP streams with detokenisation. Weights are dummies, acceptance is
@@ -44,6 +45,7 @@ JOBS = DATA / "measurements" / "served-h200" / "jobs.json"
 CONTESTANTS = {"spec": ("table", "fixed-3"), "plain": ("none",)}
 LATER = ("fixed-3",)  # contestants that are played when they are named
 MIXES_BY_IMPORTANCE = ("chat", "code")
+CALIBRATION, CALIBRATION_SECONDS = "calibrate", 26.0
 # Fewer than vLLM's 51, which take a minute more to capture; up to its largest.
 SIZES = [1, 2, 4, 6, 8, 12, 16, 20, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160, 192, 224, 256, 288, 320, 384]
 SIZES += [448, 512]
@@ -193,7 +195,7 @@ def _running(options: argparse.Namespace) -> dict[str, Any]:
 
 def cells(job: dict[str, Any], running: dict[str, Any]) -> list[str]:
     """Those of the running servers, by importance: high load first, models in turn."""
-    shares = list(dict.fromkeys(name.rsplit("-", 1)[1] for name in job["traces"]))
+    shares = list(dict.fromkeys(name.rsplit("-", 1)[1] for name in job["traces"] if f"-{CALIBRATION}-" not in name))
     return [
         f"{model}-{mix}-{share}-{contestant}"
         for share in shares
@@ -202,6 +204,23 @@ def cells(job: dict[str, Any], running: dict[str, Any]) -> list[str]:
         for contestant in CONTESTANTS[server["kind"]]
         if contestant not in LATER
     ]
+
+
+def calibrate(options: argparse.Namespace, job: dict[str, Any]) -> None:
+    folder = options.out / "calibration"
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, server in _running(options).items():
+        if server.get("failed"):
+            continue
+        cell = f"{name}-{CALIBRATION}-0-{CONTESTANTS[server['kind']][0]}"
+        seconds = 24.0 if server["small"] else CALIBRATION_SECONDS
+        try:
+            recorded = _play(cell, server, job, 0.0, seconds)
+        except (OSError, ValueError, RuntimeError) as error:  # its cells are played all the same
+            print(f"{cell}: {error}", flush=True)
+            continue
+        write_cell(folder, without_paths(recorded, options.state / "models"))
+        print(said(recorded), flush=True)
 
 
 def play(options: argparse.Namespace, job: dict[str, Any]) -> None:
@@ -286,6 +305,8 @@ def _options(given: list[str]) -> argparse.Namespace:
     starting.add_argument("--small", action="store_true", help="a model of four layers, to rehearse on a CPU")
     waiting = commands.add_parser("wait")
     waiting.add_argument("--seconds", type=float, default=330.0)
+    calibrating = commands.add_parser("calibrate")
+    calibrating.add_argument("out", type=Path)
     playing = commands.add_parser("play")
     playing.add_argument("out", type=Path)
     playing.add_argument("cells", nargs="*")
@@ -300,7 +321,8 @@ def main(given: list[str]) -> None:
     options = _options(given)
     options.state.mkdir(parents=True, exist_ok=True)
     job = json.loads(options.jobs.read_text())
-    {"start": start, "wait": wait, "play": play, "stop": stop}[options.command](options, job)
+    called = {"start": start, "wait": wait, "calibrate": calibrate, "play": play, "stop": stop}
+    called[options.command](options, job)
 
 
 if __name__ == "__main__":

@@ -2,9 +2,10 @@
 
     python -m lab.gpu.served_jobs JOBS.json [--small]     --small: short prompts at low rates, to rehearse on a CPU
 
-Rates are shares of the load at which `simulate` predicts that an engine without speculation is saturated, with bundled
-prices. A trace begins with the requests that would be under way at that rate, as prompts with the tokens that they have
-and outputs with those that are left, so that the batch is of its usual size from the ramp on.
+Rates are shares of the load at which an engine without speculation is saturated on such a machine. A trace begins with
+the requests that would be under way at that rate, as prompts with the tokens that they have and outputs with those that
+are left, so that the batch is of its usual size from the ramp on. A trace per model is for `calibrated.py` of
+lab/validation/cells: prompts in an idle engine, then two batches that shrink, with short and with long contexts.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from typing import Any
 
 import numpy as np
 
+from lab.gpu.served import CALIBRATION, CALIBRATION_SECONDS
+from specmargin.decisions.pricer import Pricer
 from specmargin.simulator.engine import EngineSettings
 from specmargin.simulator.results import Result
 from specmargin.simulator.run import simulate
@@ -27,10 +30,16 @@ from specmargin.verbs.simulate.serving import serving_of
 
 BLOCK_TOKENS = 16
 MAX_SEQUENCES, BATCHED_TOKENS, MODEL_LENGTH = 256, 8192, 8448
-RAMP_SECONDS, WINDOW_SECONDS = 10.0, 40.0
+RAMP_SECONDS, WINDOW_SECONDS = 6.0, 24.0  # as many cells have to fit into half an hour
 SHARES = (85, 30, 60)  # percent of saturation, by importance
 SPREAD = 0.5  # lengths are uniform within this share of their means
 _OVERLOAD, _REQUESTS = 200.0, 1500
+_LAUNCH_SECONDS = 65e-6  # per launch: virtual hosts with an H200 took 58 to 76 µs
+# Requests per second that such a machine finished when more arrived, the day before. Others are predicted.
+SATURATION = {("qwen", "chat"): 17.7, ("glm", "chat"): 10.5, ("glm", "code"): 2.03}
+IDLE_PROMPTS, IDLE_SECONDS = (700, 1100, 1600, 2400, 4000, 6000, 8000), 0.35  # apart
+# Sequences that begin together, tokens of each prompt, first output and more for each next sequence.
+STAIRS = ((160, 800, 30, 2), (36, 4400, 40, 6))
 _JOINING = 0.6  # share of the ramp in which the requests under way arrive
 
 
@@ -90,9 +99,12 @@ def _around(tokens: int) -> dict[str, int]:
 
 
 def _limited(serving: Serving, kv_bytes: float) -> Serving:
+    """With the KV blocks of the server, on such a host."""
     token_bytes = serving.pricer.sequence_bytes(None, 1 << 20) / (1 << 20)
     blocks = int(kv_bytes / token_bytes / BLOCK_TOKENS)
-    return replace(serving, engine=replace(serving.engine, kv_blocks=blocks))
+    time = replace(serving.scenario.engine_time, kernel_launch_seconds=_LAUNCH_SECONDS)
+    pricer = Pricer(replace(serving.scenario, engine_time=time))
+    return replace(serving, pricer=pricer, engine=replace(serving.engine, kv_blocks=blocks))
 
 
 def saturation(model: Model, mix: tuple[int, int]) -> float:
@@ -159,11 +171,22 @@ def table(model: Model) -> list[list[int]]:
     return [[first, min(last, MAX_SEQUENCES), depth] for first, last, depth in ranges]
 
 
+def calibration() -> dict[str, Any]:
+    rows = [(IDLE_SECONDS * i, tokens, 2) for i, tokens in enumerate(2 * IDLE_PROMPTS)]
+    at = IDLE_SECONDS * (len(rows) + 1)
+    for sequences, tokens, first, more in STAIRS:
+        rows += [(at + 0.001 * i, tokens, first + more * i) for i in range(sequences)]
+        at += 0.5 * (CALIBRATION_SECONDS - IDLE_SECONDS * len(2 * IDLE_PROMPTS))
+    columns = zip(*rows, strict=True)
+    names = ("at_seconds", "prompt_tokens", "output_tokens")
+    return {name: list(column) for name, column in zip(names, columns, strict=True)} | {"rate": 0.0}
+
+
 def jobs() -> dict[str, Any]:
-    traces: dict[str, Any] = {}
+    traces: dict[str, Any] = {f"{name}-{CALIBRATION}-0": calibration() for name in MODELS}
     for name, model in MODELS.items():
         for mix, lengths in MIXES.items():
-            saturated = saturation(model, lengths)
+            saturated = SATURATION.get((name, mix)) or saturation(model, lengths)
             for share in SHARES:
                 rate = round(saturated * share / 100.0, 3)
                 under_way = max(round(_under_way(model, lengths, rate)), 1)
@@ -184,6 +207,9 @@ def small_jobs() -> dict[str, Any]:
         for mix, (lengths, rate) in mixes.items()
         for i, share in enumerate(SHARES)
     }
+    short = {"at_seconds": [0.0, 0.8, 1.6, 1.7, 1.8], "prompt_tokens": [600, 700, 40, 40, 40]}
+    short |= {"output_tokens": [2, 2, 24, 32, 40], "rate": 0.0}
+    traces |= {f"{name}-{CALIBRATION}-0": short for name in MODELS}
     models = {name: asdict(model) | {"table": [[1, 4, 3], [5, 256, 1]]} for name, model in MODELS.items()}
     return _described(models, traces)
 

@@ -1,11 +1,11 @@
 """`simulate` against the cells of a recorded server: throughput, latencies, queue, time in each depth, ranking.
 
     python -m lab.validation.cells lab/data/measurements/served-cpu
-    python -m lab.validation.cells FOLDER --prices FILE --launch-microseconds 63.5 --write --plot FILE.png
+    python -m lab.validation.cells FOLDER --prices FILE --launch-microseconds 63.5 --corrected --write --plot FILE.png
 
 FOLDER is what `python -m lab.gpu.served play` or `python -m lab.live.served` wrote. Cells are predicted from bundled
-prices, or those that their folder holds; nothing is fitted to them. --prices and --launch-microseconds add predictions
-with what was measured outside of the cells.
+prices, or those that their folder holds; nothing is fitted to them. --prices, --launch-microseconds and --corrected add
+predictions with what was measured outside of the cells.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ def main() -> None:
     options.add_argument(
         "--launch-microseconds", type=float, metavar="µs", help="per kernel launch of the server's host"
     )
+    options.add_argument("--corrected", action="store_true", help="by FOLDER/calibration, steps of the same servers")
     options.add_argument("--ttft-slo", type=float, default=500.0, metavar="MS", help="target of goodput; default 500")
     options.add_argument("--tpot-slo", type=float, default=30.0, metavar="MS", help="target of goodput; default 30")
     options.add_argument("--write", action="store_true", help="the tables into docs/results/served.md")
@@ -39,13 +40,15 @@ def main() -> None:
         check_target(chosen.plot, force=chosen.force)
     slo = Slo(ttft_seconds=chosen.ttft_slo / 1e3, tpot_seconds=chosen.tpot_slo / 1e3)
     cells, prices = read_cells(chosen.folder), _prices(chosen.prices, chosen.launch_microseconds)
+    if chosen.corrected:
+        prices.append(Prices(name="corrected by other steps of the same servers", corrected=True))
     judged = [judge(cell, prices, slo) for cell in tracked("cells", cells)]
     show(console(), judged, slo)
     if chosen.write:
         write_page(judged, slo, chosen.folder.resolve().name)
     if chosen.plot is not None:
         save(
-            figure(judged, prices[0].name, f"python -m lab.validation.cells {chosen.folder.name}").chart(), chosen.plot
+            figure(judged, prices[-1].name, f"python -m lab.validation.cells {chosen.folder.name}").chart(), chosen.plot
         )
 
 

@@ -1,8 +1,8 @@
-"""Prices corrected by steps of the same server outside of the cells: idle prompts, and a batch that shrinks step by step.
+"""Prices corrected by steps of the same server outside of the cells: idle prompts, and batches that shrink.
 
-`lab/gpu/served.py` plays that trace on each server before its cells. Per server it gives the host's time per launch, how
-much longer prompts take than priced, and how much longer steps and rounds do, by batch and context. Rounds that vLLM
-runs in piecewise graphs for want of a full one are left out: launches explain them.
+`lab/gpu/served.py` plays that trace on each server before its cells. Per server it gives the host's time per launch,
+how much longer prompts take than priced, and how much longer steps and rounds do, by batch and context. Rounds that
+vLLM runs in piecewise graphs for want of a full one are left out: launches explain them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from specmargin.prices.model import StepPrice
 from specmargin.simulator.graphs import Graphs
 from specmargin.step import BoolArray, FloatArray, IntArray, Step
 
-CALIBRATION = "calibrate"  # the mix of such a trace
 _GRAPH = 512  # prompts beyond it are launched kernel by kernel
 _LEAST = 6  # steps of a batch size that count
 _HOST_BOUND = 1.1  # a prompt that takes no more than this times its launches does not show what its kernels take

@@ -71,10 +71,10 @@ def read_cells(folder: Path) -> list[Cell]:
     paths = sorted(folder.glob("*.json.gz"))
     if not paths:
         raise InputError(f"{folder}: has no cells (NAME.json.gz); `python -m lab.gpu.served play` writes them")
-    return [_read(path) for path in paths]
+    return [read_cell(path) for path in paths]
 
 
-def _read(path: Path) -> Cell:
+def read_cell(path: Path) -> Cell:
     try:
         given = json.loads(gzip.decompress(path.read_bytes()))
         missing = [key for key in (*_KEYS, "requests", "steps", "tokens_by_second") if key not in given]

@@ -10,15 +10,16 @@ from typing import Any
 
 import numpy as np
 
-from lab.validation.cells.observed import Cell, Played, Requests, Steps, depth_shares, figures
+from lab.validation.cells.calibrated import CorrectedPricer, Correction, correction_of
+from lab.validation.cells.observed import Cell, Played, Requests, Steps, depth_shares, figures, read_cell
 from specmargin.decisions.pricer import Pricer
 from specmargin.errors import InputError
-from specmargin.policies.policy import ScheduledDepth
+from specmargin.policies.policy import FixedDepth, ScheduledDepth
 from specmargin.prices.model import EngineTime
 from specmargin.simulator.engine import BLOCK_TOKENS
 from specmargin.simulator.policies import PolicyChoice
 from specmargin.simulator.results import Result, Slo
-from specmargin.simulator.run import simulate
+from specmargin.simulator.run import graphs_of, simulate
 from specmargin.simulator.serving import Serving
 from specmargin.verbs.simulate.request_schema import SimulateRequest
 from specmargin.verbs.simulate.serving import serving_of
@@ -31,11 +32,13 @@ _TRACE = {"arrival_seconds": "sent_seconds", "prompt_tokens": "prompt_tokens", "
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prices:
     """`file`: of `measure vllm`; None: the cell's own, which are bundled ones unless it names a file. `launch`: seconds
-    per kernel launch of the server's host, measured outside of the cells; None: as the prices have it."""
+    per kernel launch of the server's host, measured outside of the cells; None: as the prices have it. `corrected`: by
+    steps of the same server outside of its cells."""
 
     name: str
     file: Path | None = None
     launch_seconds: float | None = None
+    corrected: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +67,28 @@ def serving(cell: Cell, prices: Prices) -> Serving:
     pricer = found.pricer if time is found.scenario.engine_time else Pricer(replace(found.scenario, engine_time=time))
     sizes = _graph_sizes(cell)
     engine = replace(found.engine, kv_blocks=_kv_blocks(cell), cudagraph_capture_sizes=sizes and tuple(sizes))
-    return replace(found, pricer=pricer, engine=engine)
+    served = replace(found, pricer=pricer, engine=engine)
+    return _corrected(served, calibration(cell)) if prices.corrected else served
+
+
+def _corrected(served: Serving, correction: Correction) -> Serving:
+    time = replace(served.scenario.engine_time, kernel_launch_seconds=correction.launch_seconds)
+    return replace(served, pricer=CorrectedPricer(replace(served.scenario, engine_time=time), correction))
+
+
+def calibration(cell: Cell) -> Correction:
+    """From what was recorded on the cell's server before its cells."""
+    kind = "none" if cell.given["contestant"] == "none" else "table"
+    path = cell.folder / "calibration" / f"{cell.name.partition('-')[0]}-calibrate-0-{kind}.json.gz"
+    if path not in _CORRECTIONS:
+        recorded = read_cell(path)
+        served, choice = serving(recorded, Prices(name="")), contestant(recorded)
+        plain = PolicyChoice(name="none", policy=FixedDepth(depth=0), held_depth=None)
+        _CORRECTIONS[path] = correction_of([recorded], served.pricer, graphs_of(served, choice or plain))
+    return _CORRECTIONS[path]
+
+
+_CORRECTIONS: dict[Path, Correction] = {}
 
 
 def _write_trace(cell: Cell, path: Path) -> None:

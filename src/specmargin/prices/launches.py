@@ -42,9 +42,9 @@ _RECURRENT_PIECE = 28
 _EAGER = 1.02
 
 
-# What the host does beside launching, in launches too, because a slow host is slow at all of it: 68 µs per launch, 2.5 ms
-# per step and 23 µs per sequence to schedule it and prepare its inputs; from client to scheduler 4.5 ms, from the
-# engine to the client 4 ms and 75 µs per stream (vLLM 0.32 and its API server on an H200: `docs/results/served.md`).
+# What the host does beside launching, in launches too, because a slow host is slow at all of it. One that took 68 µs
+# per launch took 2.5 ms per step and 23 µs per sequence to schedule and prepare it; from client to scheduler 4.5 ms,
+# back to the client 4 ms and 75 µs per stream (vLLM 0.32 and its API server on an H200: docs/results/served.md).
 HOST_STEP, HOST_SEQUENCE = 37.0, 0.33
 REQUEST, ANSWER, ANSWER_STREAM = 66.0, 59.0, 1.1
 DRAFT_PROMPT = 290.0  # more in a step with prompts and no graph, if a drafter reads them too: 20 ms there

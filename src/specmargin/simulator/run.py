@@ -86,7 +86,7 @@ def prepare(serving: Serving, *, choice: PolicyChoice | None = None, log_steps: 
         rounds=ReplayedRounds(bank.accepted, bank.survival, bank.next_by_round),
         limits=limits,
         tables=tables,
-        graphs=_graphs(serving, choice, tables),
+        graphs=graphs_of(serving, choice),
         log=_new_log(tables, log_steps),
         state=new_state(traffic, _pool(serving, traffic, limits), limits, tables.prices.max_depth),
         kernel=_NO_KERNEL if kernel is None else kernel,
@@ -118,10 +118,10 @@ def _limits(serving: Serving, traffic: Traffic, choice: PolicyChoice, *, by_pyth
     )
 
 
-def _graphs(serving: Serving, choice: PolicyChoice, tables: StepTables) -> Graphs:
+def graphs_of(serving: Serving, choice: PolicyChoice) -> Graphs:
     """Ranks that split a batch pad their own parts, which is not simulated."""
     scenario, sizes = serving.scenario, serving.engine.cudagraph_capture_sizes
-    time, shape = scenario.engine_time, (serving.engine.max_num_seqs, tables.prices.max_depth)
+    time, shape = scenario.engine_time, (serving.engine.max_num_seqs, serving.max_depth)
     if scenario.engine != "vllm" or time.graph_limit is None or scenario.layout.sequence_ranks > 1:
         return exact_graphs(*shape)
     sizes = vllm_sizes(time.graph_limit) if sizes is None else sizes
