@@ -7,17 +7,21 @@ from dataclasses import dataclass, field
 
 from specmargin.errors import CatalogError
 
-_FORM = re.compile(r"v?(\d+)\.(\d+)(?:\.(\d+))?(?:(?:\.?post\d+)|rc(\d+)(?:\.post\d+)?)?")
+_FORM = re.compile(r"v?(\d+)\.(\d+)(?:\.(\d+))?(?:(?:\.?post\d+)|rc(\d+)(?:\.post\d+)?)?(?:\+([a-z0-9.]+))?")
 _FINAL = 10**6  # a final release comes after its candidates
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class Release:
-    """`1.3.0rc8`, `0.5.23`, `v0.32`. Repackaged releases (`.post1`) count as what they repackage."""
+    """`1.3.0rc8`, `0.5.23`, `v0.32`. Repackaged releases (`.post1`) count as what they repackage.
+
+    `build`: somebody's own, with other kernels than the release that it left (`0.20.2+rtx6kpro`).
+    """
 
     numbers: tuple[int, int, int]
     candidate: int = _FINAL
     text: str = field(compare=False)
+    build: str = field(default="", compare=False)
 
     def __str__(self) -> str:
         return self.text
@@ -28,7 +32,8 @@ def parse_release(text: str) -> Release | None:
     if match is None:
         return None
     numbers = (int(match[1]), int(match[2]), int(match[3] or 0))
-    return Release(numbers=numbers, candidate=_FINAL if match[4] is None else int(match[4]), text=text.strip())
+    candidate = _FINAL if match[4] is None else int(match[4])
+    return Release(numbers=numbers, candidate=candidate, text=text.strip(), build=match[5] or "")
 
 
 def release(text: str) -> Release:

@@ -41,11 +41,11 @@ def test_triton_mla_by_its_grid() -> None:
     errors = []
     for row in rows("Triton MLA"):
         attention = LatentAttention(heads=int(row["heads"]), latent_dim=512, rope_dim=64)
-        step = Step.uniform(batch=row["batch"], depth=row["queries"] - 1, context=row["context"]).flattened()
+        step = Step.uniform(batch=row["batch"], depth=row["queries"] - 1, context=row["context"])
         price = triton_mla_price(bundled_device("h200"), attention, step, kv=BF16, ranks=1)
         errors.append(float(price.seconds) * 1e6 / row["us"] - 1.0)
     assert len(errors) > 200
-    assert np.median(np.abs(errors)) < 0.12
+    assert np.median(np.abs(errors)) < 0.09
     assert np.quantile(np.abs(errors), 0.9) < 0.25
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from specmargin.catalog.entries import template
@@ -16,6 +17,7 @@ from specmargin.catalog.lookup import (
     device_names,
     find_device,
 )
+from specmargin.catalog.machines import find_links
 from specmargin.errors import CatalogError, HardwareError
 from specmargin.hardware.device import read_device
 from specmargin.hardware.schema import DeviceTable
@@ -186,3 +188,27 @@ def test_links_with_measured_collectives_name_their_fabric(name: str) -> None:
     device = bundled_device(name)
     measured = {"sm_121": "roce-gb10", "gfx942": "instinct", "gfx950": "instinct"}.get(device.architecture or "")
     assert device.fabric.collectives == ("pcie-host-memory" if "GeForce" in device.title else measured)
+
+
+#: Microseconds of NCCL among eight RTX PRO 6000 with peer access, on three other hosts than the fabric's
+#: (local-inference-lab/rtx6kpro: luke's switches, WRX90, dual Turin with a topology file): message, times.
+OTHER_HOSTS = [(65_536, (24.1, 18.1, 25.6)), (262_144, (28.0, 25.1, 37.3)), (1_048_576, (80.0,))]
+
+
+@pytest.mark.parametrize(("message", "microseconds"), OTHER_HOSTS)
+def test_a_gpu_file_chooses_its_fabric(tmp_path: Path, message: int, microseconds: tuple[float, ...]) -> None:
+    file = tmp_path / "peer.toml"
+    table = _device_tables()["rtx-pro-6000"]
+    needed = ("memory_bytes", "bandwidth_bytes_per_second", "link_bytes_per_second", "link_latency_seconds")
+    numbers = "".join(f"{name} = {table[name]!r}\n" for name in (*needed, "gpus_per_node"))
+    file.write_text(
+        '[rtx-pro-6000]\ntitle = "Ours"\nfabric = "pcie-peer"\nsource = "it"\n'
+        f"operations_per_second = {{ bf16 = 467.8e12 }}\n{numbers}"
+    )
+    links = find_links(find_device(str(file)))
+    assert links is not None and find_links(bundled_device("rtx-pro-6000")) is None
+    found = links.collective("vllm", "all-reduce", 8)
+    assert found is not None
+    seconds = float(found[0].seconds(np.asarray(float(message))))
+    low, high = min(microseconds) * 1e-6, max(microseconds) * 1e-6
+    assert low * 0.7 < seconds < high * 1.3

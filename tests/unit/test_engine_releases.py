@@ -117,6 +117,14 @@ def test_triton_mla_outside_hopper_and_data_centre_blackwell(
     assert (found.plain_graph, found.verify_graph) == (plain, verify)
 
 
+def test_a_build_of_its_own_has_full_graphs_where_its_release_had_none() -> None:
+    theirs, official = (how(text, gpu="rtx-pro-6000", model=LATENT) for text in ("0.20.2+rtx6kpro", "0.20.2"))
+    assert (theirs.verify_graph, official.verify_graph) == (Graph.FULL, Graph.PIECEWISE)
+    assert "rtx6kpro" in theirs.detail and "rtx6kpro" not in official.detail
+    with pytest.raises(CatalogError, match=r"build of vLLM was not read; known: rtx6kpro"):
+        known_release("vllm", "0.20.2+mine")
+
+
 def test_later_passes_have_no_graph_where_the_second_runner_verifies_in_pieces() -> None:
     found = how("0.29", gpu="a100", kv="fp8", drafter="mtp", model=HYBRID)
     assert (found.first_draft_graph, found.draft_graph) == (Graph.PIECEWISE, Graph.COMPILED)

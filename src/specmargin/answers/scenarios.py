@@ -20,7 +20,7 @@ from specmargin.catalog.drafters import (
 )
 from specmargin.catalog.engine_releases import Run
 from specmargin.catalog.engine_support import check_engine, engines_of, fp8_warning
-from specmargin.catalog.engine_times import NO_ENGINE_TIME, find_engine_time, named_release
+from specmargin.catalog.engine_times import NO_ENGINE_TIME, find_engine_time, named_build, named_release
 from specmargin.catalog.lookup import find_device, find_model
 from specmargin.catalog.machines import over_nodes
 from specmargin.catalog.prices import find_prices
@@ -59,7 +59,8 @@ def scenarios_of(request: ScenarioRequest) -> list[tuple[DraftChoice, Scenario]]
     layout = layout_of(request, engine, target)
     fp8_warning(engine.name, engine.title, device, target)
     release = named_release(request.engine_time, engine.name)
-    prices = find_prices(request.prices, device, engine.name, request.form, release=release)
+    build = named_build(request.engine_time, engine.name)
+    prices = find_prices(request.prices, device, engine.name, request.form, release=release, build=build)
     steps = prices if isinstance(prices, MeasuredPrices) else None
     if steps is not None:
         steps.check(target, layout)

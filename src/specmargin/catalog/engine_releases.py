@@ -13,7 +13,7 @@ from specmargin.architecture.precision import Precision
 from specmargin.architecture.types import Architecture
 from specmargin.errors import CatalogError
 from specmargin.hardware.device import Device
-from specmargin.prices.attention_kernels import FLASHINFER, TRITON_MLA, device_kernel
+from specmargin.prices.attention_kernels import FLASHINFER, RTX6KPRO, TRITON_MLA, device_kernel
 from specmargin.prices.launches import Graph
 from specmargin.releases import Release, parse_release, release
 
@@ -21,6 +21,7 @@ from specmargin.releases import Release, parse_release, release
 VLLM = ("0.11", "0.14", "0.17", "0.19", "0.20", "0.22", "0.24", "0.27.1", "0.29", "0.32", "0.33")
 SGLANG = ("0.5.6", "0.5.23")
 KNOWN = {"vllm": VLLM, "sglang": SGLANG}
+BUILDS = {"vllm": (RTX6KPRO,)}
 _TITLES = {"vllm": "vLLM", "sglang": "SGLang"}
 
 # --- what is asked, and what is answered ---
@@ -65,8 +66,12 @@ def known_release(engine: str, text: str) -> Release:
     asked = parse_release(text)
     if asked is None or engine not in KNOWN:
         raise CatalogError(f"{text!r} is not a release of {_TITLES.get(engine, engine)}")
+    if asked.build not in ("", *BUILDS.get(engine, ())):
+        named = ", ".join(BUILDS.get(engine, ())) or "none"
+        raise CatalogError(f"{text!r}: this build of {_TITLES[engine]} was not read; known: {named}")
     read = [release(known) for known in KNOWN[engine]]
-    return max((known for known in read if known.numbers <= asked.numbers), default=read[0])
+    found = max((known for known in read if known.numbers <= asked.numbers), default=read[0])
+    return replace(found, build=asked.build)
 
 
 def mechanism(engine: str, text: str, run: Run) -> Mechanism:
@@ -149,7 +154,9 @@ def _backend(found: Release, run: Run) -> tuple[str, bool, bool]:
     0.27.1:353, 0.32:615), Triton (triton_attn.py), GatedDeltaNet (gdn_attn.py), MLA on Hopper and data-centre Blackwell
     (flashattn_mla.py, flashinfer_mla.py), AMD's (rocm_attn.py, rocm_aiter_fa.py)."""
     kinds = [group.layer.attention for group in run.target.groups if group.layer.attention is not None]
-    names = {device_kernel("vllm", run.device, kind, run.kv, found.numbers).name for kind in kinds}
+    names = {device_kernel("vllm", run.device, kind, run.kv, found.numbers, found.build).name for kind in kinds}
+    if found.build == RTX6KPRO and TRITON_MLA in names:
+        return f"{TRITON_MLA}, build {RTX6KPRO}", True, True  # UNIFORM_BATCH (vLLM pull request 40750)
     if TRITON_MLA in names:
         # No full graphs at first (the default of mla/common.py), then UNIFORM_BATCH (triton_mla.py, 0.22:33), single
         # tokens only (0.27.1:52), UNIFORM_BATCH again (0.32:54).

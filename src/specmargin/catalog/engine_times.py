@@ -98,6 +98,11 @@ def named_release(name: str | None, engine: str) -> tuple[int, ...] | None:
     return release(name.split(":")[1]).numbers
 
 
+def named_build(name: str | None, engine: str) -> str:
+    """Whose build of a release it names (`vllm:0.20.2+rtx6kpro`); "": the engine's own."""
+    return "" if named_release(name, engine) is None or name is None else release(name.split(":")[1]).build
+
+
 def find_engine_time(name: str | None, *, engine: str, prices: str, run: Run | None = None) -> EngineTime:
     """None: the engine's own with measured prices; no engine time with a datasheet roofline, which is a lower bound.
 

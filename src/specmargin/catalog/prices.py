@@ -127,17 +127,23 @@ def _scaled_spreads() -> dict[str, float]:
 
 
 def find_prices(
-    spec: str | None, device: Device, engine: str, form: RooflineForm, *, release: tuple[int, ...] | None = None
+    spec: str | None,
+    device: Device,
+    engine: str,
+    form: RooflineForm,
+    *,
+    release: tuple[int, ...] | None = None,
+    build: str = "",
 ) -> PriceModel:
     """None: the best prices for this device. Only a roofline has a form; measured prices are always by component.
 
-    `release`: of the engine, by which it chooses attention kernels; None: the newest.
+    `release`: of the engine, by which it chooses attention kernels; None: the newest. `build`: somebody's own of it.
     """
     prices = _find_kernels(spec, device, engine, form)
     if form is not RooflineForm.PER_COMPONENT or isinstance(prices, MeasuredPrices):
         return prices
     if spec != "datasheet" and has_other_kernels(engine, device):
-        prices = EngineAttention(inner=prices, device=device, engine=engine, release=release)
+        prices = EngineAttention(inner=prices, device=device, engine=engine, release=release, build=build)
     if engine == "llamacpp":
         return LlamaCppPrices(inner=prices, device=device)
     if engine == "vllm" and has_hybrid_kernels(device):

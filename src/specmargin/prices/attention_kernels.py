@@ -23,6 +23,7 @@ from specmargin.hardware.generations import capability_of
 
 Release = tuple[int, ...]  # 0.32.1 is (0, 32, 1)
 FLASHINFER, TRITON_MLA = "FlashInfer", "Triton MLA"  # whose CUDA graphs differ (catalog/engine_releases.py)
+RTX6KPRO = "rtx6kpro"  # a build of vLLM for RTX PRO 6000, of github.com/local-inference-lab
 
 
 class Queries(StrEnum):
@@ -57,7 +58,8 @@ class AttentionKernel:
     """`walk`: of a block of threads over the context; None: as FlashAttention 2 on the device.
 
     `overlap`: share of that time where there are more blocks than multiprocessors. `one_launch`: prompts are in the
-    same launch as decoding sequences, which are then treated like them. `spread`: 80% range of the time of a step with
+    same launch as decoding sequences, which are then treated like them. `splits_by_rows`: of Triton MLA, whose splits
+    follow the batch and not the context. `spread`: 80% range of the time of a step with
     several queries, as a logarithm on each side.
     """
 
@@ -68,6 +70,7 @@ class AttentionKernel:
     walk: Walk | None = None
     overlap: float = 1.0
     one_launch: bool = False
+    splits_by_rows: bool = False
     spread: float = 0.0
 
     @property
@@ -140,6 +143,12 @@ _TRITON_MLA_PROJECTED = replace(
     queries=Queries.PROJECTED,
     origin="vLLM 0.20 to 0.29, triton_mla.py without query_len_support: more than one query is a prompt",
     spread=0.4,
+)
+_TRITON_MLA_BY_ROWS = replace(
+    _TRITON_MLA,
+    splits_by_rows=True,
+    origin="vLLM pull request 40750, models/kimi-k26-mtp-long-ctx-wip of local-inference-lab/rtx6kpro: full graphs, 64 "
+    "splits of the context and fewer from 9 rows on",
 )
 _FLASH_MLA = AttentionKernel(
     name="FlashAttention 3 MLA or FlashMLA",
@@ -214,9 +223,11 @@ _XPU_ROWS = (0, 28)  # first release after vllm-xpu-kernels pull request 455
 
 @lru_cache(maxsize=4096)
 def attention_kernel(
-    engine: str, generation: str, attention: Attention, kv: Precision, release: Release | None = None
+    engine: str, generation: str, attention: Attention, kv: Precision, release: Release | None = None, build: str = ""
 ) -> AttentionKernel:
     """The kernel of a verify step. `generation` as compilers name it ("" where unknown); release None: the newest."""
+    if build == RTX6KPRO and isinstance(attention, LatentAttention) and attention.selection is None:
+        return _TRITON_MLA_BY_ROWS
     match attention:
         case LinearAttention():
             return _RECURRENT
@@ -318,6 +329,6 @@ def _sglang(generation: str, attention: GroupedAttention | LatentAttention) -> A
 
 
 def device_kernel(
-    engine: str, device: Device, attention: Attention, kv: Precision, release: Release | None = None
+    engine: str, device: Device, attention: Attention, kv: Precision, release: Release | None = None, build: str = ""
 ) -> AttentionKernel:
-    return attention_kernel(engine, device.architecture or "", attention, kv, release)
+    return attention_kernel(engine, device.architecture or "", attention, kv, release, build)

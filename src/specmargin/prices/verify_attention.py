@@ -31,8 +31,9 @@ from specmargin.prices.attention_kernels import (
     Walkers,
     device_kernel,
 )
-from specmargin.prices.kernels.model import attention_work
+from specmargin.prices.kernels.model import SiliconPrices, attention_work
 from specmargin.prices.model import WorkPrice
+from specmargin.prices.triton_mla import triton_mla_price
 from specmargin.prices.work import Work
 from specmargin.sources import Source
 from specmargin.step import FloatArray, Step
@@ -55,11 +56,15 @@ class EngineAttention(AdjustedPrices):
 
     engine: str
     release: Release | None = None  # None: the newest
+    build: str = ""  # somebody's own of it
 
     def adjusted(self, work: Work, price: WorkPrice) -> WorkPrice:
         if work.step is None or work.kv is None or not isinstance(work.subject, _ATTENTION):
             return price
-        kernel = device_kernel(self.engine, self.device, work.subject, work.kv, self.release)
+        kernel = device_kernel(self.engine, self.device, work.subject, work.kv, self.release, self.build)
+        if kernel.splits_by_rows and isinstance(work.subject, LatentAttention) and work.step.prompt_by_class is None:
+            layer = triton_mla_price(self.device, work.subject, work.step, kv=work.kv, ranks=work.ranks, by_rows=True)
+            return replace(layer.scaled(np.asarray(work.count)), source=_named(layer.source, kernel))
         return self._of_kernel(kernel, work, work.subject, work.step, price)
 
     def _of_kernel(
@@ -69,6 +74,8 @@ class EngineAttention(AdjustedPrices):
             return price
         match kernel.queries:
             case Queries.ONCE:
+                longer = price
+            case Queries.PER_QUERY if kernel.is_triton_mla and self._inner_has_its_grid:
                 longer = price
             case Queries.PER_QUERY:
                 rows = attention_work(work, attention, step.flattened())
@@ -81,6 +88,11 @@ class EngineAttention(AdjustedPrices):
             case _:
                 assert_never(kernel.queries)
         return replace(longer, source=_named(price.source, kernel))
+
+    @property
+    def _inner_has_its_grid(self) -> bool:
+        """Prices from kernels have Triton MLA by its grid, with a row for every query."""
+        return isinstance(self.inner, SiliconPrices) and self.device.multiprocessors is not None
 
     def _walk_seconds(self, kernel: AttentionKernel, work: Work, attention: Attention, step: Step) -> FloatArray:
         """Of the longest context, or of all of them where there are more blocks of threads than multiprocessors."""

@@ -243,7 +243,7 @@ class SiliconPrices:
 
     def _triton_mla(self, work: Work, attention: LatentAttention, step: Step) -> WorkPrice:
         assert work.kv is not None
-        price = triton_mla_price(self.fallback.device, attention, step.flattened(), kv=work.kv, ranks=work.ranks)
+        price = triton_mla_price(self.fallback.device, attention, step, kv=work.kv, ranks=work.ranks)
         correction = self._module_correction(work)
         scaled = price.scaled(np.asarray(work.count * correction.factor))
         if not correction.label:
