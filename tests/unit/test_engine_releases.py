@@ -162,6 +162,7 @@ def test_the_release_that_a_row_states(engine: str, stated: str, named: str | No
     assert Point.model_validate({**row, "engine": engine, "stated_as": stated}).named_engine_time == named
     stating = {**row, "engine": engine, "stated_as": "", "release": "0.32"}
     assert Point.model_validate(stating).named_engine_time == f"{engine}:0.32"
+    assert Point.model_validate(stating | {"launch_us": 102}).named_engine_time == f"{engine}:0.32:102us"
 
 
 # --- seconds ---
@@ -194,6 +195,21 @@ def test_a_round_waits_for_the_host_as_its_scheduling_says() -> None:
     assert early["plain"] - base["plain"] == pytest.approx(0.97e-3)
     assert early["round"] - early["plain"] == pytest.approx(base["round"] - base["plain"])
     assert seconds("vllm:0.24:sync")["plain"] == early["plain"]
+
+
+def test_a_stated_launch_time_slows_everything_that_the_host_does() -> None:
+    run = Run(target=find_model(DENSE), device=find_device("a100"), kv=BF16, drafter="mtp")
+    names = ("vllm:0.24", "vllm:0.17.1", "vllm:0.17.1:102us")
+    overlapped, server, slow = (find_engine_time(name, engine="vllm", prices="laws", run=run) for name in names)
+    ratio = 102e-6 / server.kernel_launch_seconds
+    assert slow.kernel_launch_seconds == pytest.approx(102e-6)
+    waits = [time.verify_step_seconds - overlapped.verify_step_seconds for time in (server, slow)]
+    assert waits[1] == pytest.approx(ratio * waits[0])
+    assert (slow.step_seconds, slow.layer_seconds) == (server.step_seconds, server.layer_seconds)  # of the GPU
+    assert slow.launched.spread < server.launched.spread
+    for wrong in ("vllm:0.17.1:102", "vllm:0.17.1:sync:sync", "vllm:0.17.1:1us:2us"):
+        with pytest.raises(CatalogError, match="unknown engine time"):
+            find_engine_time(wrong, engine="vllm", prices="laws", run=run)
 
 
 def test_a_draft_model_takes_the_first_runner_while_plain_steps_keep_the_second() -> None:

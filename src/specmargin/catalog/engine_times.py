@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -23,6 +24,7 @@ NO_ENGINE_TIME = EngineTime(
 )
 _MEASURED = {"vllm": "0.32"}  # the release of the engine's own entry; None: its terms hold for any
 _SECOND_RUNNER, _FIRST_RUNNER = "vllm", "vllm:0.24"  # entries
+_SYNC, _LAUNCH_TIME = "sync", re.compile(r"(\d{1,3}(?:\.\d+)?)us")
 
 # Of the first runner's drafter outside its graph: inputs and metadata (llm_base_proposer.py, 0.27.1:659 to 760), logits
 # and their maximum.
@@ -85,10 +87,15 @@ def _users(name: str | None, engine: str, side: str) -> EngineTime | None:
 
 
 def names_release(name: str) -> bool:
-    """`vllm:0.27.1`, or `vllm:0.27.1:sync` if it is started with synchronous scheduling."""
+    """`vllm:0.27.1`, with `:sync` if it is started with synchronous scheduling, `:102us` if the host's launches are known.
+
+    A launch is a tenth of what the host takes for a dense layer without a CUDA graph (`prices/launches.py`).
+    """
     engine, _, rest = name.partition(":")
-    text, _, scheduling = rest.partition(":")
-    return engine in KNOWN and parse_release(text) is not None and scheduling in ("", "sync")
+    text, *options = rest.split(":")
+    stated = [_LAUNCH_TIME.fullmatch(option) is not None for option in options]
+    is_known = all(is_time or option == _SYNC for option, is_time in zip(options, stated, strict=True))
+    return engine in KNOWN and parse_release(text) is not None and is_known and len(stated) == len(set(stated))
 
 
 def named_release(name: str | None, engine: str) -> tuple[int, ...] | None:
@@ -118,7 +125,7 @@ def find_engine_time(name: str | None, *, engine: str, prices: str, run: Run | N
     asked = engine if name is None else name
     of, _, text = asked.partition(":")
     if names_release(asked):
-        return _released(of, text.removesuffix(":sync"), side, run, synchronous=text.endswith(":sync"))
+        return _released(of, asked.split(":")[1:], side, run)
     if (asked, side) not in _entries():
         names = engine_time_names()
         raise CatalogError(
@@ -129,28 +136,36 @@ def find_engine_time(name: str | None, *, engine: str, prices: str, run: Run | N
     if run is None or of not in _MEASURED or text not in ("", "sync"):
         return entry
     how = mechanism(of, _MEASURED[of], run)
-    return _said(_in_graphs(entry if text else _scheduled(entry, entry, how), how), how.detail)
+    return _said(_in_graphs(entry if text else _scheduled(entry, entry, how, find_host()), how), how.detail)
 
 
 # --- releases ---
 
 
-def _released(engine: str, text: str, side: str, run: Run | None, *, synchronous: bool) -> EngineTime:
-    """`synchronous`: started so, plain steps and rounds on one model runner."""
-    found, entries = known_release(engine, text), {name: time for (name, of), time in _entries().items() if of == side}
+def _released(engine: str, named: Sequence[str], side: str, run: Run | None) -> EngineTime:
+    """`named`: the release, and how it is started: synchronous, with plain steps and rounds on one runner, or where."""
+    text, *options = named
+    host, synchronous = _host(options), _SYNC in options
+    found = known_release(engine, text)
+    entries = {name: time for (name, of), time in _entries_on(host).items() if of == side}
     if run is None:
         return entries[_entry_name(engine, second=found >= release("0.29"))]
     how = mechanism(engine, text, run)
     if synchronous:
         how = replace(how, plain_second_runner=how.second_runner, plain=Scheduling.SYNC, rounds=Scheduling.SYNC)
     entry = entries[_entry_name(engine, second=how.plain_second_runner)]
-    time = _scheduled(entry, entries[_SECOND_RUNNER], how)
+    time = _scheduled(entry, entries[_SECOND_RUNNER], how, host)
     if how.plain_second_runner and not how.second_runner:
         time = _on_first_runner(time, entry, entries[_FIRST_RUNNER], layers=run.target.layers)
     read = "" if found.text == text else f" (the release before {text} that was read)"
     said = how.detail.replace(str(found), f"{found}{read}", 1) + (", started synchronous" if synchronous else "")
     certain = how.second_runner and Scheduling.SYNC not in (how.plain, how.rounds)
-    return _said(_in_graphs(time, how), said, spread=0.0 if certain else find_host().wait_spread)
+    return _said(_in_graphs(time, how), said, spread=0.0 if certain else host.wait_spread)
+
+
+def _host(options: Sequence[str]) -> Host:
+    timed = [float(match[1]) for match in map(_LAUNCH_TIME.fullmatch, options) if match]
+    return find_host().launching_in(timed[0] * 1e-6) if timed else find_host()
 
 
 def _entry_name(engine: str, *, second: bool) -> str:
@@ -170,9 +185,8 @@ def _on_first_runner(time: EngineTime, second: EngineTime, first: EngineTime, *,
     )
 
 
-def _scheduled(entry: EngineTime, overlapped: EngineTime, how: Mechanism) -> EngineTime:
+def _scheduled(entry: EngineTime, overlapped: EngineTime, how: Mechanism, host: Host) -> EngineTime:
     """With what verifying adds to a step that overlaps with the host, and what the host makes it wait."""
-    host = find_host()
     plain, rounds = _wait(how.plain, host), _wait(how.rounds, host)
     return replace(
         entry,

@@ -51,6 +51,7 @@ class Point(StrictModel):
     prefill_inside: bool = False
     engine_time: str | None = None  # as the option; None: that of the release, or of the engine
     release: str | None = None  # of the engine
+    launch_us: float | None = Field(default=None, gt=0.0)  # of the host, where the source times steps without graphs
     unit: str = ""  # of the figure: "TPOT ms" for the time between tokens
     stated_as: str = ""  # the source's words; what they name gives what the row lacks
 
@@ -66,7 +67,8 @@ class Point(StrictModel):
         """The row's own; that of its release; None: the engine's default. A baseline may be synchronous as well."""
         if self.engine_time is not None or self.release is None:
             return self.engine_time
-        return f"{self.engine}:{self.release}" + (":sync" if _SYNC_BASELINE in self.stated_as else "")
+        host = "" if self.launch_us is None else f":{self.launch_us:g}us"
+        return f"{self.engine}:{self.release}" + (":sync" if _SYNC_BASELINE in self.stated_as else "") + host
 
     @property
     def tokens_per_round(self) -> float:
