@@ -234,6 +234,23 @@ def test_triton_mla_takes_what_an_h200_takes(
     assert float(price.seconds) * 1e6 == pytest.approx(microseconds, rel=0.25)
 
 
+#: Microseconds per layer of five queries on an RTX 3090, 24 heads over 4 of 256, as syv-ai/qwen38-27b-rtx3090 measured
+#: them (docs/optimizations.md): build, context.
+SPLIT_VERIFY = [("syv", 16_384, 120), ("", 16_384, 1300), ("syv", 1536, 23)]
+
+
+@pytest.mark.parametrize(("build", "context", "microseconds"), SPLIT_VERIFY)
+def test_a_build_with_split_verify_attention(build: str, context: int, microseconds: float) -> None:
+    attention = GroupedAttention(heads=24, kv_heads=4, key_dim=256, value_dim=256)
+    device = bundled_device("rtx-3090")
+    form = RooflineForm.PER_COMPONENT
+    prices = find_prices("scaled", device, "vllm", form, release=(0, 27, 1), build=build)
+    layer = seconds(prices, attention, batch=1, queries=5, context=context)
+    assert layer * 1e6 == pytest.approx(microseconds, rel=0.35)
+    fp8 = device_kernel("vllm", device, attention, FP8, (0, 27, 1), build)
+    assert fp8.name == "FlashInfer"  # which the patch leaves alone
+
+
 #: Milliseconds of the first kernel of the rtx6kpro build on an RTX PRO 6000, 16 heads, fp8, the cache in L2
 #: (local-inference-lab/rtx6kpro, models/kimi-k26-mtp-long-ctx-wip/patches/triton_mla_tuning.py): rows, context.
 RTX6KPRO_ROWS = [(1, 78_643, 0.09), (4, 249_036, 0.60), (16, 249_036, 1.75), (64, 78_643, 2.20), (128, 13_107, 0.75)]

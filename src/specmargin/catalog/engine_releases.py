@@ -13,7 +13,7 @@ from specmargin.architecture.precision import Precision
 from specmargin.architecture.types import Architecture
 from specmargin.errors import CatalogError
 from specmargin.hardware.device import Device
-from specmargin.prices.attention_kernels import FLASHINFER, RTX6KPRO, TRITON_MLA, device_kernel
+from specmargin.prices.attention_kernels import FLASHINFER, RTX6KPRO, SYV, TRITON_MLA, device_kernel
 from specmargin.prices.launches import Graph
 from specmargin.releases import Release, parse_release, release
 
@@ -21,7 +21,7 @@ from specmargin.releases import Release, parse_release, release
 VLLM = ("0.11", "0.14", "0.17", "0.19", "0.20", "0.22", "0.24", "0.27.1", "0.29", "0.32", "0.33")
 SGLANG = ("0.5.6", "0.5.23")
 KNOWN = {"vllm": VLLM, "sglang": SGLANG}
-BUILDS = {"vllm": (RTX6KPRO,)}
+BUILDS = {"vllm": (RTX6KPRO, SYV)}
 _TITLES = {"vllm": "vLLM", "sglang": "SGLang"}
 
 # --- what is asked, and what is answered ---

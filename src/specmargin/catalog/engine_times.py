@@ -157,7 +157,7 @@ def _released(engine: str, named: Sequence[str], side: str, run: Run | None) -> 
     time = _scheduled(entry, entries[_SECOND_RUNNER], how, host)
     if how.plain_second_runner and not how.second_runner:
         time = _on_first_runner(time, entry, entries[_FIRST_RUNNER], layers=run.target.layers)
-    read = "" if found.text == text else f" (the release before {text} that was read)"
+    read = "" if found.text == text.partition("+")[0] else f" (the release before {text} that was read)"
     said = how.detail.replace(str(found), f"{found}{read}", 1) + (", started synchronous" if synchronous else "")
     certain = how.second_runner and Scheduling.SYNC not in (how.plain, how.rounds)
     return _said(_in_graphs(time, how), said, spread=0.0 if certain else host.wait_spread)

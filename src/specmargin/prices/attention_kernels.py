@@ -24,6 +24,7 @@ from specmargin.hardware.generations import capability_of
 Release = tuple[int, ...]  # 0.32.1 is (0, 32, 1)
 FLASHINFER, TRITON_MLA = "FlashInfer", "Triton MLA"  # whose CUDA graphs differ (catalog/engine_releases.py)
 RTX6KPRO = "rtx6kpro"  # a build of vLLM for RTX PRO 6000, of github.com/local-inference-lab
+SYV = "syv"  # one for RTX 3090, of github.com/syv-ai/qwen38-27b-rtx3090
 
 
 class Queries(StrEnum):
@@ -107,6 +108,13 @@ _FLASH_2 = AttentionKernel(
     origin="vLLM 0.32, fa_utils.py:105; flash_api.cpp:756: KV is split where max_seqlen_q is 1",
     overlap=_FLASH_2_OVERLAP,
     one_launch=True,
+    spread=_WALK_SPREAD,
+)
+_SPLIT_VERIFY = AttentionKernel(
+    name="Triton split-KV verify attention",
+    queries=Queries.ONCE,
+    origin="syv-ai/qwen38-27b-rtx3090, patches/spec-decode-attn.patch: 23 us per layer at 1.5k tokens and 120 at 16k, "
+    "where FlashAttention 2 takes 57 and 1,300",
     spread=_WALK_SPREAD,
 )
 _FLASHINFER = AttentionKernel(
@@ -226,17 +234,22 @@ def attention_kernel(
     engine: str, generation: str, attention: Attention, kv: Precision, release: Release | None = None, build: str = ""
 ) -> AttentionKernel:
     """The kernel of a verify step. `generation` as compilers name it ("" where unknown); release None: the newest."""
-    if build == RTX6KPRO and isinstance(attention, LatentAttention) and attention.selection is None:
-        return _TRITON_MLA_BY_ROWS
     match attention:
         case LinearAttention():
             return _RECURRENT
         case CompressedAttention():
             return _SPARSE
         case GroupedAttention(selection=None) | LatentAttention(selection=None):
-            return _dense(engine, generation, attention, kv, release)
+            return _of_build(_dense(engine, generation, attention, kv, release), attention, build)
         case _:
             return _SPARSE
+
+
+def _of_build(kernel: AttentionKernel, attention: Attention, build: str) -> AttentionKernel:
+    """What somebody's own build of the engine has in its place."""
+    if build == RTX6KPRO and isinstance(attention, LatentAttention):
+        return _TRITON_MLA_BY_ROWS
+    return _SPLIT_VERIFY if build == SYV and kernel is _FLASH_2 else kernel
 
 
 def longest_draft(engine: str, attention: Attention) -> int | None:
