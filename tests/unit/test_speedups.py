@@ -169,6 +169,9 @@ def test_lengths_are_stated_or_those_of_the_dataset(
     load = load_of(point.model_copy(update={"stated_as": stated, "isl": isl, "osl": osl}), 8192)
     found = None if load is None else (load.prompt_tokens, load.output_tokens, load.requests is not None)
     assert found == expected
+    assert load is None or load.max_num_batched_tokens == 8192
+    told = load_of(point.model_copy(update={"isl": 2048, "max_num_batched_tokens": 32_768}), 8192)
+    assert told is not None and told.max_num_batched_tokens == 32_768
 
 
 def test_rows_that_are_mostly_prefill_widen_no_other_range() -> None:

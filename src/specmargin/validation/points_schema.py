@@ -47,6 +47,7 @@ class Point(StrictModel):
     draft_vocabulary: int | None = Field(default=None, ge=1)
     isl: int | None = Field(default=None, ge=1)
     osl: int | None = Field(default=None, ge=1)
+    max_num_batched_tokens: int | None = Field(default=None, ge=1)  # of the server; None: the engine's default
     context: float = Field(default=1024.0, ge=0.0)
     prefill_inside: bool = False
     engine_time: str | None = None  # as the option; None: that of the release, or of the engine

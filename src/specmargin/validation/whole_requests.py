@@ -35,7 +35,7 @@ class Loop:
 def load_of(point: Point, batched_tokens: int) -> ServiceLoad | None:
     """With the lengths that the row states, or those assumed for its dataset; None for one without known lengths.
 
-    `batched_tokens`: the engine's tokens per step.
+    `batched_tokens`: the engine's tokens per step, unless the row states its server's.
     """
     text = point.stated_as.lower().replace("-", "")
     prompt_tokens = point.isl or next((n for name, n in _INPUT_TOKENS_BY_DATASET.items() if name in text), None)
@@ -46,7 +46,7 @@ def load_of(point: Point, batched_tokens: int) -> ServiceLoad | None:
         prompt_tokens=prompt_tokens,
         output_tokens=point.osl or _OUTPUT_TOKENS,
         users=point.batch,
-        max_num_batched_tokens=batched_tokens,
+        max_num_batched_tokens=point.max_num_batched_tokens or batched_tokens,
         requests=_GENERATED_REQUESTS if stated else None,
     )
 
