@@ -87,7 +87,7 @@ def _users(name: str | None, engine: str, side: str) -> EngineTime | None:
 
 
 def names_release(name: str) -> bool:
-    """`vllm:0.27.1`, with `:sync` if it is started with synchronous scheduling, `:102us` if the host's launches are known.
+    """`vllm:0.27.1`; with `:sync` if started with synchronous scheduling, `:102us` if the host's launches are known.
 
     A launch is a tenth of what the host takes for a dense layer without a CUDA graph (`prices/launches.py`).
     """
