@@ -208,6 +208,7 @@ class SimulateOptions(ScenarioOptions, total=False):
     max_num_batched_tokens: int | str | None
     no_prefix_cache: bool
     scheduling: str
+    router: str | None
     ttft_slo: float | None
     tpot_slo: float | None
     find: str | None

@@ -46,6 +46,14 @@ class Hold(StrEnum):
     TOTAL = "total"  # these, and the parameters of all experts
 
 
+class Router(StrEnum):
+    """How requests are sent to data-parallel ranks."""
+
+    ROUND_ROBIN = "round-robin"  # in turn
+    LEAST_REQUESTS = "least-requests"  # to the rank that has the fewest, running or waiting
+    PREFIX = "prefix"  # to the rank whose cache has most of the prompt
+
+
 class Scheduling(StrEnum):
     """The order in which waiting requests are admitted, as vLLM's `--scheduling-policy`."""
 
@@ -97,3 +105,5 @@ POLICIES = (
     "turbospec",
     "cascade",
 )
+#: `simulator/fleet/run.py` builds each.
+FLEET_POLICIES = ("none", "off", "fixed:K", "best-fixed", "vote", "each-rank")

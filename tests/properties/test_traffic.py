@@ -112,7 +112,7 @@ def test_blocks_are_free_or_held_after_every_step(
     while code != core.FINISHED:
         code = core.run(run.simulation, 1)
         if code == core.LOG_FULL:
-            run._collect_log()
+            run.collect_log()
         check_blocks(simulation.state, total)
     requests, clients, totals = simulation.state.requests, simulation.state.clients, simulation.state.totals[0]
     assert totals.finished + totals.refused + totals.cancelled == requests.size

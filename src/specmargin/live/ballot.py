@@ -1,7 +1,7 @@
 """One rank's part in the votes on the depth. Nothing here knows the engine.
 
 Ranks of an engine step in lockstep and count their steps alike. At agreed counts every rank asks for a vote: it sends
-its row to all ranks and goes on. `_DELAY` steps later, or when the wave of steps ends, every rank has all rows, takes
+its row to all ranks and goes on. `DELAY` steps later, or when the wave of steps ends, every rank has all rows, takes
 the depth from them and uses it from the next step on. So depths change on all ranks between the same two steps.
 
 A rank takes part in every vote, whatever happens to its policy: where that fails, its row says so, and all ranks return
@@ -16,12 +16,10 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from specmargin.policies.vote import RankVote, VoteRules, voted_depth
+from specmargin.policies.vote import DELAY, PROBE_EVERY, RankVote, VoteRules, voted_depth
 
 Numbers = Sequence[float]
 Gather = Callable[[Numbers], Callable[[], Sequence[Numbers]]]  # sends a row; the result waits for those of all ranks
-_DELAY = 4  # steps; an engine with asynchronous scheduling is two ahead of its slowest rank
-_PROBE_EVERY = 8  # votes after which one step tries another depth, so that a depth that fell behind is seen again
 _HEAD = 5  # numbers before the depths' own
 _FACTORS = (0.25, 4.0)  # corrections beyond these are not believed
 
@@ -89,7 +87,7 @@ class Ballot:
         """After every step of the wave, on every rank. `asks`: a vote may be asked for; `running`: the wave goes on.
         Ranks are given the same arguments. Never raises."""
         answers, probe = self._answers, None
-        if answers is not None and (not running or counter - self._asked_at >= _DELAY):
+        if answers is not None and (not running or counter - self._asked_at >= DELAY):
             probe = self._count(answers)
             self._answers = answers = None
         if asks and running and self.is_open and answers is None:
@@ -136,7 +134,7 @@ class Ballot:
             self._agreed = self.static_depth
             return None
         self._agreed = min(voted_depth(self.rules, votes, self._agreed), self.max_depth)
-        turn, rest = divmod(self._serial, _PROBE_EVERY)
+        turn, rest = divmod(self._serial, PROBE_EVERY)
         if rest or not any(vote.load for vote in votes):
             return None
         return min(self.rules.candidates[turn % len(self.rules.candidates)], self.max_depth)

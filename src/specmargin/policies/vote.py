@@ -14,6 +14,9 @@ from dataclasses import dataclass, field
 from specmargin.policies.kernel.prices import PriceTable
 from specmargin.policies.kernel.tuning import Tuning
 
+DELAY = 4  # steps from a vote to its depth; an engine with asynchronous scheduling is two ahead of its slowest rank
+PROBE_EVERY = 8  # votes after which one step tries another depth, so that a depth that fell behind is seen again
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankVote:

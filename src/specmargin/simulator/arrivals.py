@@ -66,10 +66,10 @@ def _arrive(limits: Limits, state: State) -> bool:
                 totals.refused += 1
                 send_next(limits, state, number, totals.clock)
             else:
-                _enqueue(limits, state, number)
+                enqueue(limits, state, number)
             number = _next(limits, state)
         if limits.cancelling:
-            _cancel(limits, state)
+            cancel(limits, state)
             number = _next(limits, state)
         if engine.running > 0 or engine.queue_head < engine.queue_tail or engine.stacked > 0:
             return True
@@ -110,7 +110,7 @@ def _take_off(limits: Limits, state: State, number: int) -> None:
 
 
 @compiled
-def _enqueue(limits: Limits, state: State, number: int) -> None:
+def enqueue(limits: Limits, state: State, number: int) -> None:
     engine = state.engine[0]
     if limits.by_priority:
         push(state.queue, engine.queue_tail, number, state.requests, state.clients, True)
@@ -135,7 +135,7 @@ def put_back(limits: Limits, state: State, number: int) -> None:
     """A preempted request waits again: before all others, or as its priority says."""
     engine = state.engine[0]
     if limits.by_priority:
-        _enqueue(limits, state, number)
+        enqueue(limits, state, number)
     else:
         state.stack[engine.stacked] = number
         engine.stacked += 1
@@ -200,7 +200,7 @@ def read(limits: Limits, state: State, moment: float) -> None:
 
 
 @compiled
-def _cancel(limits: Limits, state: State) -> None:
+def cancel(limits: Limits, state: State) -> None:
     """Remove the requests whose clients have disconnected. A waiting one is removed when it would be admitted."""
     engine, slots, running = state.engine[0], state.slots, 0
     for i in range(engine.running):

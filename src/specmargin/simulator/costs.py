@@ -9,7 +9,7 @@ from specmargin.simulator.tables import StepTables
 
 
 @compiled
-def prefill_seconds(tables: StepTables, positions: int, tokens: int, attended: float) -> float:
+def prefill_seconds(tables: StepTables, positions: float, tokens: float, attended: float) -> float:
     """Seconds that `tokens` prompt tokens add to a step with `positions` decoding positions."""
     p, over_p = locate(tables.prefill_positions, float(positions))
     t, over_t = locate(tables.prefill_tokens, float(tokens))
@@ -49,18 +49,10 @@ def target_seconds(simulation: Simulation) -> None:
         totals.prefill += prefill
         seconds += prefill
     mixed = step.rounds > 0 and step.prompt_tokens > 0
-    if positions + step.prompt_tokens > tables.graph_limit:
-        floor = tables.eager_mixed_floor_seconds if mixed else tables.eager_floor_seconds
-        if step.prompt_tokens > 0 and simulation.limits.speculating:
-            floor += tables.draft_prompt_floor_seconds
-        launches = max(floor - seconds, tables.eager_seconds)
-    else:
-        floor = tables.verify_floor_seconds if step.extra > 0 else tables.floor_seconds
-        if not full:
-            floor = max(floor, tables.piecewise_floor_seconds)
-        if step.prompt_tokens > 0:
-            floor = tables.mixed_floor_seconds if mixed else tables.prompt_floor_seconds
-        launches = max(floor - seconds, 0.0)
+    positions += step.prompt_tokens
+    floor, launches = launch_seconds(
+        simulation, positions, step.extra > 0, step.prompt_tokens > 0, mixed, full, seconds
+    )
     step.launch_seconds = floor
     step.waiting_seconds = launches if launches == floor - seconds else 0.0
     off = 0.0
@@ -79,6 +71,25 @@ def _graph(simulation: Simulation, positions: int) -> tuple[int, bool]:
         return positions, True
     depth = step.extra // step.rounds
     return graphs.positions[step.rounds, depth], graphs.full[step.rounds, depth]
+
+
+@compiled
+def launch_seconds(
+    simulation: Simulation, positions: int, verifies: bool, prompts: bool, mixed: bool, full: bool, seconds: float
+) -> tuple[float, float]:
+    """Of a step with `seconds` of kernels: what the host takes to launch it, and how much longer the step takes so."""
+    tables = simulation.tables
+    if positions > tables.graph_limit:
+        floor = tables.eager_mixed_floor_seconds if mixed else tables.eager_floor_seconds
+        if prompts and simulation.limits.speculating:
+            floor += tables.draft_prompt_floor_seconds
+        return floor, max(floor - seconds, tables.eager_seconds)
+    floor = tables.verify_floor_seconds if verifies else tables.floor_seconds
+    if not full:
+        floor = max(floor, tables.piecewise_floor_seconds)
+    if prompts:
+        floor = tables.mixed_floor_seconds if mixed else tables.prompt_floor_seconds
+    return floor, max(floor - seconds, 0.0)
 
 
 @compiled

@@ -38,7 +38,10 @@ class EngineSettings:
 
 
 class KvBudget(NamedTuple):
-    """KV blocks of the whole engine. Recurrent states and windows are a fixed number of blocks per sequence."""
+    """KV blocks of the whole engine, or of one rank behind a router.
+
+    Recurrent states and windows are a fixed number of blocks per sequence.
+    """
 
     blocks: int
     blocks_per_sequence: int
@@ -49,8 +52,8 @@ class KvBudget(NamedTuple):
         return -(-(tokens + self.lookahead_tokens) // self.block_tokens) + self.blocks_per_sequence
 
 
-def kv_budget(pricer: Pricer, settings: EngineSettings, *, held_depth: int | None) -> KvBudget:
-    """`held_depth`: draft tokens with reserved room; None: an engine without speculation."""
+def kv_budget(pricer: Pricer, settings: EngineSettings, *, held_depth: int | None, own_rank: bool = False) -> KvBudget:
+    """`held_depth`: draft tokens with reserved room; None: an engine without speculation. `own_rank`: of one rank."""
     free_bytes = pricer.memory.free_bytes + (pricer.memory.drafter_bytes if held_depth is None else 0.0)
     token_bytes, fixed_bytes = _sequence_bytes(pricer, held_depth)
     if token_bytes > 0:
@@ -58,7 +61,7 @@ def kv_budget(pricer: Pricer, settings: EngineSettings, *, held_depth: int | Non
         per_sequence = int(np.ceil(fixed_bytes / block_bytes - 1e-9))
     else:  # the cache does not grow: one block per sequence
         block_bytes, per_sequence, block_tokens = max(fixed_bytes, 1.0), 0, _FAR * _FAR
-    ranks = pricer.scenario.layout.sequence_ranks
+    ranks = 1 if own_rank else pricer.scenario.layout.sequence_ranks
     blocks = int(free_bytes * ranks // block_bytes) if settings.kv_blocks is None else settings.kv_blocks
     return KvBudget(
         blocks=max(blocks, 0),

@@ -56,11 +56,12 @@ class PolicyInputs:
     bank: RoundBank
     max_batch: int
     max_depth: int
+    ranks: int = 1  # data-parallel ones, with `max_batch` each
 
     def table(self) -> PriceTable:
-        key = (id(self.pricer), self.max_batch, self.max_depth)
+        key = (id(self.pricer), self.max_batch, self.max_depth, self.ranks)
         setting = Setting.of(self.pricer.scenario, max_depth=self.max_depth)
-        make = partial(scenario_table, self.pricer, setting, max_batch=self.max_batch)
+        make = partial(scenario_table, self.pricer, setting, max_batch=self.max_batch, ranks=self.ranks)
         return _PRICES.get(key, self.pricer, make)
 
     def look_ahead(self) -> LookAhead:
@@ -115,18 +116,18 @@ MAKERS: dict[str, Callable[[PolicyInputs], Policy]] = {
 }
 
 
-def check_policy(name: str, max_depth: int) -> int | None:
+def check_policy(name: str, max_depth: int, names: tuple[str, ...] = POLICIES) -> int | None:
     """Draft tokens for which the policy's engine reserves room; None: no speculation. Raises for an unknown name."""
     if name == "none":
         return None
-    if name in MAKERS or name == "off":
+    if name in names and ":" not in name:
         return max_depth
     kind, _, depth = name.partition(":")
     if kind == "fixed" and depth.isascii() and depth.isdigit():
         if not 0 <= int(depth) <= max_depth:
             raise ScenarioError(f"--policy {name} drafts deeper than {max_depth} tokens; raise --depth")
         return int(depth)
-    raise CatalogError(f"unknown policy {name!r}{nearest_names(kind, POLICIES)}; known: {', '.join(POLICIES)}")
+    raise CatalogError(f"unknown policy {name!r}{nearest_names(kind, names)}; known: {', '.join(names)}")
 
 
 def find_policy(name: str, inputs: PolicyInputs) -> PolicyChoice:

@@ -225,15 +225,22 @@ class Result:
         if limit is None or seconds.sum() == 0.0:
             return 0.0, 0
         batch, depth = np.indices(seconds.shape)
-        positions = np.where(seconds > 0.0, np.ceil(batch / ranks) * (depth + 1), 0.0)
+        positions = np.where(seconds > 0.0, np.ceil(self.cell_ranks * batch / ranks) * (depth + 1), 0.0)
         return float(seconds[positions > limit].sum() / seconds.sum()), int(positions.max())
+
+    @property
+    def cell_ranks(self) -> int:
+        """Ranks that run the batch of a cell at the same time."""
+        return 1
 
     def seconds_by_component(self) -> dict[str, float]:
         """Decoding split by the components of the price ledger in each priced cell; other kinds of time as counted."""
         seconds_by_name: dict[str, float] = {}
         batch, depth, context = np.nonzero(self.cells > 0.0)
         if batch.size:
-            step = Step.uniform(batch=batch.astype(np.float64), depth=depth, context=self.contexts[context])
+            step = Step.uniform(
+                batch=self.cell_ranks * batch.astype(np.float64), depth=depth, context=self.contexts[context]
+            )
             price = self.serving.pricer.verify(step)
             seconds = self.cells[batch, depth, context]
             lines = [line for line in price.components if str(line.component) != "launches"]

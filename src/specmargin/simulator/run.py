@@ -13,13 +13,14 @@ import numpy.typing as npt
 from specmargin.architecture.types import DraftHead
 from specmargin.caches import IdentityCache
 from specmargin.errors import ScenarioError
-from specmargin.modes import Scheduling
+from specmargin.modes import FLEET_POLICIES, POLICIES, Scheduling
 from specmargin.policies.policy import Decision, Outcome, Policy, ScheduledDepth
 from specmargin.policies.rules import schedule_kernel
 from specmargin.prices.launches import ANSWER, ANSWER_STREAM, REQUEST, Graph
 from specmargin.records import Rows, rows_of
+from specmargin.routing.profile import RoutingProfile
 from specmargin.simulator import core
-from specmargin.simulator.engine import kv_budget
+from specmargin.simulator.engine import KvBudget, kv_budget
 from specmargin.simulator.graphs import Graphs, captured_graphs, exact_graphs, vllm_sizes
 from specmargin.simulator.policies import PolicyChoice, PolicyInputs, check_policy, find_policy
 from specmargin.simulator.pool import BlockPool, new_pool
@@ -39,7 +40,7 @@ from specmargin.simulator.state import (
     TimeBin,
     new_state,
 )
-from specmargin.simulator.tables import StepTables, TableLimits, context_axis, step_tables
+from specmargin.simulator.tables import RankTables, StepTables, TableLimits, context_axis, rank_tables, step_tables
 from specmargin.simulator.traffic import Traffic, traffic_of
 from specmargin.simulator.workload import Request
 
@@ -48,6 +49,7 @@ _FIRST_BIN_SECONDS = 1.0 / 64.0
 _LOG_ROWS = 65_536
 _STEPS_PER_CALL = 1 << 18  # between two updates of the progress bar
 _TABLES: IdentityCache[StepTables] = IdentityCache(maxsize=32)
+_RANK_TABLES: IdentityCache[RankTables] = IdentityCache(maxsize=8)
 _NO_KERNEL = schedule_kernel(np.zeros(1, dtype=np.int64))  # a placeholder when Python decides
 
 
@@ -69,10 +71,10 @@ def simulate(
 
 def prepare(serving: Serving, *, choice: PolicyChoice | None = None, log_steps: bool = False) -> Run:
     """A run that has not begun."""
-    held_depth = check_policy(serving.policy, serving.max_depth) if choice is None else choice.held_depth
+    depth = held_depth(serving, serving.policy) if choice is None else choice.held_depth
     traffic, drawn = affordable(serving.workload, serving.seed)
     requests = traffic.requests
-    check_room(serving, held_depth, requests)
+    check_room(serving, depth, requests)
     tables = tables_of(serving, requests)
     bank = serving.bank.deep(tables.prices.max_depth)
     requests["next_round"][:] = bank.starts(requests["category"], np.random.default_rng([serving.seed, 5]))
@@ -96,7 +98,7 @@ def prepare(serving: Serving, *, choice: PolicyChoice | None = None, log_steps: 
 
 def _limits(serving: Serving, traffic: Traffic, choice: PolicyChoice, *, by_python: bool) -> Limits:
     engine, time = serving.engine, serving.scenario.engine_time
-    kv = kv_budget(serving.pricer, engine, held_depth=choice.held_depth)
+    kv = _kv(serving, choice.held_depth)
     return Limits(
         max_seqs=engine.max_num_seqs,
         max_tokens=engine.max_num_batched_tokens,
@@ -131,6 +133,10 @@ def graphs_of(serving: Serving, choice: PolicyChoice) -> Graphs:
     return captured_graphs(sizes, depths, *shape)
 
 
+def _kv(serving: Serving, held_depth: int | None) -> KvBudget:
+    return kv_budget(serving.pricer, serving.engine, held_depth=held_depth, own_rank=serving.router is not None)
+
+
 def _pool(serving: Serving, traffic: Traffic, limits: Limits) -> BlockPool:
     """Heads read hidden states of the target, so that vLLM computes the last found block again for them."""
     kv, requests = limits.kv, traffic.requests
@@ -147,12 +153,23 @@ def _pool(serving: Serving, traffic: Traffic, limits: Limits) -> BlockPool:
 
 def check(serving: Serving, policy: str) -> None:
     """Raise for an unknown policy, or for an engine with no room for a sequence, before any work is done."""
-    check_room(serving, check_policy(policy, serving.max_depth))
+    check_room(serving, held_depth(serving, policy))
+
+
+def held_depth(serving: Serving, policy: str) -> int | None:
+    """Draft tokens for which the policy needs room; None: no speculation."""
+    if serving.router is None:
+        return check_policy(policy, serving.max_depth)
+    if policy in POLICIES and policy not in FLEET_POLICIES:
+        raise ScenarioError(
+            f"--policy {policy} decides for one engine; ranks behind a --router take: {', '.join(FLEET_POLICIES)}"
+        )
+    return check_policy(policy, serving.max_depth, FLEET_POLICIES)
 
 
 def check_room(serving: Serving, held_depth: int | None, requests: Rows[Request] | None = None) -> None:
     """Raise unless one of the requests fits in the KV cache."""
-    kv = kv_budget(serving.pricer, serving.engine, held_depth=held_depth)
+    kv = _kv(serving, held_depth)
     name, depth = serving.scenario.architecture.name, "no drafts" if held_depth is None else f"depth {held_depth}"
     if kv.blocks < kv.needed(1):
         raise ScenarioError(f"{name} at {depth} leaves {kv.blocks} KV blocks, not enough for one sequence")
@@ -168,6 +185,21 @@ def check_room(serving: Serving, held_depth: int | None, requests: Rows[Request]
 
 def tables_of(serving: Serving, requests: Rows[Request] | None = None) -> StepTables:
     """Step prices up to the longest of these requests; the same for every policy, and cached."""
+    if serving.router is not None:
+        return rank_tables_of(serving, requests).steps
+    (limits, routing), pricer = _tabled(serving, requests), serving.pricer
+    key = (id(pricer), limits, tuple(id(profile) for profile in routing))
+    return _TABLES.get(key, (pricer, routing), lambda: step_tables(pricer, limits, routing))
+
+
+def rank_tables_of(serving: Serving, requests: Rows[Request] | None = None) -> RankTables:
+    """The same for one of several ranks."""
+    (limits, routing), pricer = _tabled(serving, requests), serving.pricer
+    key = (id(pricer), limits, tuple(id(profile) for profile in routing))
+    return _RANK_TABLES.get(key, (pricer, routing), lambda: rank_tables(pricer, limits, routing))
+
+
+def _tabled(serving: Serving, requests: Rows[Request] | None) -> tuple[TableLimits, tuple[RoutingProfile, ...]]:
     requests = traffic_of(serving.workload, serving.seed).requests if requests is None else requests
     longest = int((requests["prompt_tokens"] + requests["output_tokens"]).max()) + serving.max_depth
     limits = TableLimits(
@@ -176,9 +208,7 @@ def tables_of(serving: Serving, requests: Rows[Request] | None = None) -> StepTa
         context=int(context_axis(longest)[-1]),  # rounded up, so that similar workloads share tables
         prefill_tokens=serving.engine.max_num_batched_tokens,
     )
-    routing = serving.category_routing or (serving.scenario.routing,) * len(serving.workload.categories)
-    key = (id(serving.pricer), limits, tuple(id(profile) for profile in routing))
-    return _TABLES.get(key, (serving.pricer, routing), lambda: step_tables(serving.pricer, limits, routing))
+    return limits, serving.category_routing or (serving.scenario.routing,) * len(serving.workload.categories)
 
 
 # --- running ---
@@ -202,15 +232,15 @@ class Run:
             ended = self._ended()
             advance(ended - reported)
             reported = ended
-            self._collect_log()
+            self.collect_log()
         advance(self._ended() - reported)
-        self._collect_log()
+        self.collect_log()
 
     def _ended(self) -> int:
         totals = self.simulation.state.totals
         return int(sum(totals[name][0] for name in ("finished", "refused", "cancelled")))
 
-    def _collect_log(self) -> None:
+    def collect_log(self) -> None:
         """Copy and clear the logged steps; merge time bins in pairs when the clock has passed the last one."""
         log, limits = self.simulation.log, self.simulation.limits
         rows = int(log.filled[0])

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from specmargin.decisions.pricer import Pricer
 from specmargin.decisions.scenario import Scenario
 from specmargin.errors import ScenarioError
+from specmargin.modes import Router
 from specmargin.routing.profile import RoutingProfile
 from specmargin.simulator.engine import EngineSettings
 from specmargin.simulator.rounds import RoundBank
@@ -25,6 +26,7 @@ class Serving:
     category_routing: tuple[RoutingProfile, ...] = ()
     steady: bool = False  # measured between ramp and drain, as a service; False: as a whole, as benchmarks report
     compiled: bool = True  # False: every policy decides in Python
+    router: Router | None = None  # to data-parallel ranks, of which each has its own engine; None: one engine
 
     def __post_init__(self) -> None:
         names = [category.name for category in self.workload.categories]
@@ -44,6 +46,11 @@ class Serving:
 
     def with_requests(self, requests: int) -> Serving:
         return replace(self, workload=self.workload.with_requests(requests))
+
+    @property
+    def max_seqs(self) -> int:
+        """Of all ranks."""
+        return self.engine.max_num_seqs * (1 if self.router is None else self.scenario.layout.data_ranks)
 
     @property
     def scenario(self) -> Scenario:

@@ -19,6 +19,8 @@ from specmargin.decisions.scenario import Scenario
 from specmargin.policies.kernel.prices import PriceTable
 from specmargin.policies.tables import effective_positions, expert_seconds
 from specmargin.prices.launches import DRAFT_PROMPT, HOST_SEQUENCE, HOST_STEP, Graph
+from specmargin.prices.model import StepPrice
+from specmargin.prices.work import Component
 from specmargin.routing.local import LocalRouting
 from specmargin.routing.profile import RoutingProfile
 from specmargin.step import FloatArray, Step
@@ -47,7 +49,7 @@ class StepTables(NamedTuple):
     mixed_floor_seconds: float  # of those with prompts beside decoding sequences
     piecewise_floor_seconds: float  # shortest step in piecewise graphs
     draft_prompt_floor_seconds: float  # more without a graph, if a drafter reads prompts too
-    graph_limit: float  # positions of the largest CUDA graph, over all ranks
+    graph_limit: float  # positions of the largest CUDA graph, over all ranks that share the tables
     off_step_seconds: float  # with speculation configured and nothing drafted: per step
     off_sequence_seconds: float  # and per sequence
     overlap: float  # hit rate of overlapped drafting; negative if drafting follows verification
@@ -65,33 +67,37 @@ class TableLimits:
     prefill_tokens: int
 
 
-def step_tables(pricer: Pricer, limits: TableLimits, category_routing: Sequence[RoutingProfile]) -> StepTables:
-    """`category_routing`: one profile per category."""
+def step_tables(
+    pricer: Pricer, limits: TableLimits, category_routing: Sequence[RoutingProfile], *, ranks: int = 1
+) -> StepTables:
+    """`category_routing`: one profile per category. `ranks`: sequences and positions are those of each of so many
+    data-parallel ranks, while the others have as many."""
     # The price jumps at the graph limit, and interpolation would smooth it: the loop adds launches instead.
     scenario, bare = pricer.scenario, pricer.without_launches()
     batches, depths, contexts = _batches(limits.sequences), np.arange(limits.depth + 1.0), context_axis(limits.context)
-    shape = (batches[:, np.newaxis, np.newaxis], depths[:, np.newaxis], contexts)
+    shape = (ranks * batches[:, np.newaxis, np.newaxis], depths[:, np.newaxis], contexts)
     decode = bare.verify(Step.uniform(batch=shape[0], depth=shape[1], context=shape[2])).total_seconds
     draft = bare.draft_seconds(*shape)
     effective = effective_positions(scenario, depths)
-    positions = np.arange(np.ceil(limits.sequences * float(effective[-1])) + 2.0)
+    positions = np.arange(np.ceil(ranks * limits.sequences * float(effective[-1])) + 2.0)
     experts = expert_seconds(bare, positions)
     rest = decode - np.interp(shape[0] * effective[:, np.newaxis], positions, experts)
-    prefill, axes = _prefill(bare, limits)
+    axes = _prefill_axes(limits)
     engine, drafter = scenario.engine_time, scenario.drafter
-    layers, ranks = scenario.architecture.layers, scenario.layout.sequence_ranks
+    layers, sharing = scenario.architecture.layers, scenario.layout.sequence_ranks // ranks
     counts, pieces = scenario.layer_counts, engine.floor_layer_seconds * layers
     prices = PriceTable.of(
         rest_seconds=_every_batch(rest, batches, limits.sequences),
         draft_seconds=_every_batch(draft, batches, limits.sequences),
         contexts=contexts,
         expert_seconds=experts,
+        expert_step=1.0 / ranks,
         effective_by_depth=effective,
     )
     return StepTables(
         prices=prices,
         effective_by_category=_by_category(scenario, category_routing, depths, effective),
-        prefill=prefill,
+        prefill=_prefill(bare, axes, ranks=ranks),
         prefill_positions=axes[0],
         prefill_tokens=axes[1],
         prefill_attended=axes[2],
@@ -105,9 +111,9 @@ def step_tables(pricer: Pricer, limits: TableLimits, category_routing: Sequence[
         mixed_floor_seconds=max(engine.floor_seconds(engine.prompt_graph, counts, mixed=True), pieces),
         piecewise_floor_seconds=max(engine.floor_seconds(Graph.PIECEWISE, counts), pieces),
         draft_prompt_floor_seconds=engine.kernel_launch_seconds * DRAFT_PROMPT,
-        graph_limit=math.inf if engine.graph_limit is None else float(engine.graph_limit * ranks),
+        graph_limit=math.inf if engine.graph_limit is None else float(engine.graph_limit * sharing),
         off_step_seconds=engine.off_step_seconds,
-        off_sequence_seconds=engine.off_sequence_seconds / ranks,
+        off_sequence_seconds=engine.off_sequence_seconds / sharing,
         overlap=-1.0 if drafter.hit_rate is None else drafter.hit_rate,
         host_step_seconds=engine.kernel_launch_seconds * HOST_STEP,
         host_sequence_seconds=engine.kernel_launch_seconds * HOST_SEQUENCE,
@@ -161,21 +167,54 @@ def _effective_positions(
     return np.asarray(np.exp(np.interp(experts_by_depth, experts_by_width, np.log(widths))))
 
 
-def _prefill(pricer: Pricer, limits: TableLimits) -> tuple[FloatArray, tuple[FloatArray, FloatArray, FloatArray]]:
-    """Seconds that P prompt tokens add to a step, by decoding positions, P, and the tokens each of them attends to."""
+_Axes = tuple[FloatArray, FloatArray, FloatArray]
+
+
+def _prefill_axes(limits: TableLimits) -> _Axes:
+    """Decoding positions, prompt tokens, and the tokens that each of these attends to."""
     max_positions = limits.sequences * (limits.depth + 1.0)
     positions = np.concatenate([[0.0], 2.0 ** np.arange(np.ceil(np.log2(max(max_positions, 2.0))) + 1)])
     tokens = np.unique(np.round(2.0 ** np.arange(0.0, np.log2(max(limits.prefill_tokens, 2)) + 0.5, 0.5)))
-    attended = context_axis(limits.context)[1:]
-    attended = np.concatenate([[1.0, 8.0], attended])
-    decoding, chunk, mean = np.meshgrid(positions, tokens, attended, indexing="ij")
+    return positions, tokens, np.concatenate([[1.0, 8.0], context_axis(limits.context)[1:]])
+
+
+def _prefill(pricer: Pricer, axes: _Axes, *, ranks: int = 1, only: Component | None = None) -> FloatArray:
+    """Seconds that prompt tokens add to a step, of one component or of all."""
+    decoding, chunk, mean = np.meshgrid(*axes, indexing="ij")
     # One chunk of P tokens after a context, or several short prompts: whichever gives that mean.
     length = np.maximum(np.minimum(chunk, 2.0 * mean), 1.0)
-    prompts = Step.prompts(count=chunk / length, tokens=length, context=np.maximum(mean - chunk / 2.0, 0.0))
-    decode_step = Step.uniform(batch=decoding, depth=0, context=pricer.scenario.context)
-    alone = pricer.verify(prompts).total_seconds
-    added = pricer.verify(decode_step.joined(prompts)).total_seconds - pricer.verify(decode_step).total_seconds
-    seconds = np.where(decoding > 0, np.maximum(added, 0.0), alone)
+    prompts = Step.prompts(count=ranks * chunk / length, tokens=length, context=np.maximum(mean - chunk / 2.0, 0.0))
+    decode_step = Step.uniform(batch=ranks * decoding, depth=0, context=pricer.scenario.context)
+    steps = (prompts, decode_step.joined(prompts), decode_step)
+    alone, together, before = (_seconds(pricer.verify(step), only) for step in steps)
+    seconds = np.where(decoding > 0, np.maximum(together - before, 0.0), alone)
     # A piece of a prompt is in one of the batches that fill the stages: it delays a round by its time on one stage.
-    seconds = seconds / pricer.scenario.layout.stages
-    return np.ascontiguousarray(seconds), (positions, tokens, attended)
+    return np.ascontiguousarray(seconds / pricer.scenario.layout.stages)
+
+
+def _seconds(price: StepPrice, only: Component | None) -> FloatArray:
+    if only is None:
+        return price.total_seconds
+    return np.asarray(sum((line.seconds for line in price.components if line.component is only), start=np.zeros(())))
+
+
+# --- data-parallel ranks ---
+
+
+class RankTables(NamedTuple):
+    """By the sequences and positions of one rank. Routed experts are read for those of all ranks, so their seconds
+    are kept apart."""
+
+    steps: StepTables  # its `prefill` without routed experts
+    experts: StepTables  # its `prefill` of routed experts alone
+
+
+def rank_tables(pricer: Pricer, limits: TableLimits, category_routing: Sequence[RoutingProfile]) -> RankTables:
+    """`limits` are those of one rank."""
+    ranks = pricer.scenario.layout.data_ranks
+    tables, bare = step_tables(pricer, limits, category_routing, ranks=ranks), pricer.without_launches()
+    experts = _prefill(bare, _prefill_axes(limits), ranks=ranks, only=Component.ROUTED_EXPERTS)
+    return RankTables(
+        steps=tables._replace(prefill=np.maximum(tables.prefill - experts, 0.0)),
+        experts=tables._replace(prefill=experts),
+    )

@@ -9,6 +9,7 @@ Examples:
   specmargin simulate qwen3.6-35b-a3b --gpu h200 --qps 6 --policy controller,fixed:2,none
   specmargin simulate qwen3.6-35b-a3b --gpu h200 --find qps --tpot-slo 20 --ttft-slo 500
   specmargin simulate day.toml --plot day.png
+  specmargin simulate deepseek-v3.2 --gpu h200 --dp 16 --ep --qps 40 --router least-requests
   specmargin simulate llama-3.1-70b --gpu h100-sxm --gpus 4 --drafter eagle --concurrency 64 --requests 1000
 """
 
@@ -41,10 +42,15 @@ def simulate(
         raise ScenarioError("--save-requests and --save-steps need a single policy: name one with --policy")
     if request.find is not None and (outputs.save_requests or outputs.save_steps):
         raise ScenarioError("--save-requests and --save-steps are of one run: give its load instead of --find")
+    if request.router is not None and outputs.save_steps is not None:
+        raise ScenarioError("--save-steps is of one engine: leave out --router")
     from specmargin.simulator import run
-    from specmargin.verbs.simulate.serving import run_policies, serving_of, slo_of
+    from specmargin.simulator.fleet.run import check_fleet
+    from specmargin.verbs.simulate.serving import run_policies, run_serving, serving_of, slo_of
 
     serving = serving_of(request, folder)
+    if serving.router is not None:
+        check_fleet(serving)
     for name in names:
         run.check(serving, name)
     if request.find is not None:
@@ -55,7 +61,7 @@ def simulate(
 
     def run_one(serving: Serving, choice: PolicyChoice | None) -> Result:
         with progress(serving.policy, serving.workload.arrivals.requests) as advance:
-            return run.simulate(serving, choice=choice, log_steps=log_steps, advance=advance)
+            return run_serving(serving, choice, log_steps=log_steps, advance=advance)
 
     results = run_policies(request, folder, serving, run_one)
     return SimulateAnswer(

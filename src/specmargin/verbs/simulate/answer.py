@@ -108,6 +108,7 @@ class SimulateAnswer(Answer[SimulateRequest]):
         yield from warned(self.warnings)
         yield GAP
         yield self._speeds()
+        yield from self._ranks()
         yield dim(self._measured)
         for row in self.policies:
             if row["queue_growth_per_second"]:
@@ -142,6 +143,17 @@ class SimulateAnswer(Answer[SimulateRequest]):
             title="tokens per second; times in ms; wasted: share of drafts not accepted",
             columns=[*left("policy"), *right(*names)],
             rows=[_speed_cells(row, slo=slo, price=price) for row in self.policies],
+        )
+
+    def _ranks(self) -> Iterator[Block]:
+        """What ranks behind a router lose to each other."""
+        if self.request.router is None:
+            return
+        yield GAP
+        yield Table(
+            title=f"{self.policies[0]['ranks']} ranks, {self.request.router}; shares of their busy time",
+            columns=[*left("policy"), *right("tok/s per GPU", "imbalance", "padding", "busiest / mean batch")],
+            rows=[_rank_cells(row) for row in self.policies],
         )
 
     def _traffic(self) -> Iterator[Block]:
@@ -242,6 +254,11 @@ def _speed_cells(row: dict[str, Any], *, slo: bool, price: bool) -> Sequence[str
         *([f"{row['slo_attainment']:.1%}"] if slo else []),
         *([f"{row['cost']:,.2f}"] if price else []),
     ]
+
+
+def _rank_cells(row: dict[str, Any]) -> Sequence[str]:
+    shares = (f"{row[name]:.1%}" for name in ("imbalance_share", "padding_share"))
+    return [row["policy"], f"{row['goodput_per_gpu']:,.0f}", *shares, f"{row['busiest_over_mean']:.2f}"]
 
 
 def engine_text(result: Result) -> str:

@@ -13,12 +13,11 @@ from specmargin.errors import ScenarioError
 from specmargin.modes import Find
 from specmargin.simulator.capacity import FLOOD, MOST_USERS, Capacity, Search, Targets, requests_of_tail
 from specmargin.simulator.results import Result, Slo
-from specmargin.simulator.run import simulate
 from specmargin.simulator.serving import Serving
 from specmargin.simulator.workload import Poisson
 from specmargin.verbs.simulate.answer import SimulateAnswer, engine_text, milliseconds, policy_rows
 from specmargin.verbs.simulate.request_schema import SimulateRequest
-from specmargin.verbs.simulate.serving import planned_policies, run_policies, slo_of
+from specmargin.verbs.simulate.serving import planned_policies, run_policies, run_serving, slo_of
 
 if TYPE_CHECKING:
     from specmargin.show.figures.figure import Chart
@@ -37,7 +36,7 @@ def find_capacity(request: SimulateRequest, folder: Path, serving: Serving, prog
         name = full.serving.policy
         search = Search(
             serving=replace(serving, policy=name).with_requests(requests),
-            run=lambda each, name=name: simulate(each, choice=choices.get(name)),  # type: ignore[misc]
+            run=lambda each, name=name: run_serving(each, choices.get(name)),  # type: ignore[misc]
             targets=targets,
             seeds=request.seeds,
             serves=full.goodput / serving.workload.mean_output,
@@ -62,7 +61,7 @@ def _flooded(request: SimulateRequest, folder: Path, serving: Serving) -> list[R
     """Each policy with more requests than it can serve: the most that it serves, and how many it holds."""
     arrivals = Poisson(requests_per_second=FLOOD, requests=1, burst=request.burst)
     flood = replace(serving, workload=replace(serving.workload, arrivals=arrivals))
-    return run_policies(request, folder, flood, lambda each, choice: simulate(each, choice=choice))
+    return run_policies(request, folder, flood, run_serving)
 
 
 def _unmet(of: Capacity, targets: Targets) -> str:

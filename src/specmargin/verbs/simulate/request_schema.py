@@ -25,7 +25,7 @@ from specmargin.answers.request_schema import (
 from specmargin.errors import ScenarioError
 from specmargin.files import read_toml
 from specmargin.limits import MAX_BATCH, MAX_DEPTH
-from specmargin.modes import POLICIES, Find, Scheduling
+from specmargin.modes import FLEET_POLICIES, POLICIES, Find, Router, Scheduling
 from specmargin.schema import StrictModel
 from specmargin.verbs.plan.request_schema import RANGE_RATIO, RangeField
 
@@ -226,6 +226,15 @@ class SimulateRequest(ScenarioRequest):
         Field(description="As vLLM's --scheduling-policy: fcfs, or priority (of categories, or in a trace)."),
         PRICES.as_("POLICY"),
     ] = Scheduling.FCFS
+    router: Annotated[
+        Router | None,
+        Field(
+            description="Simulate every data-parallel rank with a batch of its own, in lockstep, behind this router: "
+            "round-robin, least-requests or prefix. Policies are then "
+            f"{', '.join(FLEET_POLICIES)}; limits are those of one rank."
+        ),
+        LOAD.as_("NAME", "one batch, spread evenly over ranks"),
+    ] = None
     ttft_slo: Annotated[
         float | None, Field(gt=0, lt=1e9, description="Target for the time to first token, in ms."), QUESTION.as_("MS")
     ] = None
@@ -269,7 +278,13 @@ class SimulateRequest(ScenarioRequest):
         if (self.hours is None) != (self.hourly_qps is None):
             raise ScenarioError(f"{where}hours and hourly_qps go together: requests per second at each hour")
         self._check_clients(where)
-        return self if "context" in self.model_fields_set or self.trace is not None else self._at_mean_context()
+        request = self if self.router is None or "policy" in self.model_fields_set else self._voting()
+        given = "context" in self.model_fields_set or self.trace is not None
+        return request if given else request._at_mean_context()
+
+    def _voting(self) -> SimulateRequest:
+        """The default policies of ranks behind a router."""
+        return self.model_copy(update={"policy": "vote,best-fixed,none"})
 
     def _check_search(self, where: str) -> None:
         if any(getattr(self, name) is not None for name in (*_LOADS, "requests")):

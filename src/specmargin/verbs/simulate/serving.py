@@ -24,6 +24,7 @@ from specmargin.formats import find_engine
 from specmargin.limits import MAX_DEPTH
 from specmargin.policies.study.ladder import Contest
 from specmargin.simulator.engine import EngineSettings
+from specmargin.simulator.fleet.run import simulate_fleet
 from specmargin.simulator.policies import PolicyChoice, scheduled
 from specmargin.simulator.results import Result, Slo
 from specmargin.simulator.rounds import RoundBank, captured_rounds, drawn_rounds
@@ -65,14 +66,16 @@ def serving_of(request: SimulateRequest, folder: Path) -> Serving:
         seed=request.seed,
         category_routing=routing,
         steady=request.is_steady,
+        router=request.router,
     )
 
 
 def _engine(request: SimulateRequest, scenario: Scenario) -> EngineSettings:
     """Limits that are not given are the engine's own on this device."""
     engine, device = find_engine(scenario.engine), scenario.device
+    ranks = 1 if request.router is None else scenario.layout.data_ranks
     return EngineSettings(
-        max_num_seqs=request.max_num_seqs or max(engine.max_seqs(device), request.concurrency or 0),
+        max_num_seqs=request.max_num_seqs or max(engine.max_seqs(device), -(-(request.concurrency or 0) // ranks)),
         max_num_batched_tokens=request.max_num_batched_tokens or engine.batched_tokens(device),
         prefix_cache=not request.no_prefix_cache,
         prefix_hit=request.prefix_hit,
@@ -81,6 +84,19 @@ def _engine(request: SimulateRequest, scenario: Scenario) -> EngineSettings:
 
 
 RunOne = Callable[[Serving, PolicyChoice | None], Result]
+
+
+def run_serving(
+    serving: Serving,
+    choice: PolicyChoice | None = None,
+    *,
+    log_steps: bool = False,
+    advance: Callable[[int], None] = lambda _: None,
+) -> Result:
+    """By one engine, or by ranks behind a router."""
+    if serving.router is not None:
+        return simulate_fleet(serving, advance=advance)
+    return simulate(serving, choice=choice, log_steps=log_steps, advance=advance)
 
 
 def run_policies(request: SimulateRequest, folder: Path, serving: Serving, run: RunOne) -> list[Result]:
@@ -122,7 +138,7 @@ def run_cell(described: dict[str, Any], folder: str) -> dict[str, Any]:
     """The summary of one cell of a sweep, in any process. The sweep records input errors as results."""
     request = read_request(SimulateRequest, described, source="cell")
     serving = serving_of(request, Path(folder))
-    (result,) = run_policies(request, Path(folder), serving, lambda each, choice: simulate(each, choice=choice))
+    (result,) = run_policies(request, Path(folder), serving, run_serving)
     return result.summary(slo_of(request), request.gpu_hour_price)
 
 

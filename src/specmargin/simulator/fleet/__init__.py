@@ -1,0 +1,1 @@
+"""Data-parallel ranks in lockstep behind a router, each with its own batch."""
