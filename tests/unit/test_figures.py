@@ -15,6 +15,7 @@ pytest.importorskip("altair")
 
 from specmargin.acceptance.survival import parse_acceptance
 from specmargin.modes import DRAFTERS as KINDS
+from specmargin.modes import FLEET_POLICIES
 from specmargin.modes import POLICIES as POLICY_NAMES
 from specmargin.routing.profile import UNIFORM
 from specmargin.show.explorer.choices import marked_row
@@ -219,6 +220,7 @@ def test_a_drafter_and_a_policy_have_one_colour_everywhere() -> None:
         assert found and all(domain == list(POLICIES) for domain in found)
     assert set(DRAFTERS) == {*KINDS, NO_SPECULATION}
     assert {policy_colour(name) for name in POLICY_NAMES} == set(POLICIES)
+    assert {policy_colour(name) for name in FLEET_POLICIES} < set(POLICIES)
     for theme in (LIGHT, DARK):
         assert len(set(theme.series)) == len(theme.series) >= len(POLICIES)
 

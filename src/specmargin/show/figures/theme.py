@@ -103,6 +103,7 @@ def _told_apart(light: Theme, dark: Theme) -> tuple[Theme, dict[str, str]]:
     return replace(light, **changes), dark_of
 
 
+_OF_RANKS = {"vote": "controller", "best-fixed": "fixed", "each-rank": "oracle"}
 #: For pages that draw once, in light: the theme, and the dark colour of each of its colours.
 PAIRED, DARK_OF = _told_apart(LIGHT, DARK)
 THEMES = {theme.name: theme for theme in (LIGHT, DARK)}
@@ -114,8 +115,8 @@ def drafter_colour(name: str) -> str:
 
 
 def policy_colour(name: str) -> str:
-    """The entry of `POLICIES` for a policy's name: `fixed` for `fixed:3`."""
-    return name.partition(":")[0]
+    """The entry of `POLICIES` for a policy's name: `fixed` for `fixed:3`; of ranks, that of the policy most like it."""
+    return _OF_RANKS.get(name, name.partition(":")[0])
 
 
 def config(theme: Theme) -> dict[str, Any]:

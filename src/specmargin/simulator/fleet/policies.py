@@ -55,26 +55,45 @@ class Vote:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EachRank:
     """Each rank with a depth of its own, chosen together for the most tokens per second: no engine can run it, as ranks
-    with different depths wait for each other forever. It bounds what any vote can gain."""
+    with different depths wait for each other forever. Mostly more than a vote can reach. Not always: it favours ranks
+    with few sequences, where most of the work is on the others."""
 
     table: PriceTable  # by the batch of one rank, while the others have as many
     learns: bool = True
 
     def decide(self, loads: IntArray, tokens: FloatArray, depths: IntArray) -> int | None:
-        if not loads.any():
-            return None
-        table = self.table
-        batch = np.minimum(loads, table.max_batch)
-        seconds = table.rest_seconds[batch, :, 0] + table.draft_seconds[batch, :, 0]
-        allowed = np.arange(table.max_depth + 1) <= table.graph_depth_by_batch[batch][:, np.newaxis]
-        limits = np.unique(seconds[allowed])
-        limits = limits[limits >= seconds[:, 0].max()]
-        # The deepest draft of each rank that keeps within a limit; the best limit wins.
-        within = allowed & (seconds <= limits[:, np.newaxis, np.newaxis])
-        chosen = table.max_depth - np.argmax(within[:, :, ::-1], axis=2)
-        effective = (batch * table.effective_by_depth[chosen]).mean(axis=1)
-        positions = np.arange(table.expert_seconds.size) * table.expert_step
-        whole = limits + np.interp(effective, positions, table.expert_seconds)
-        committed = np.take_along_axis(tokens[np.newaxis], chosen[:, :, np.newaxis], axis=2).sum(axis=(1, 2))
-        depths[:] = chosen[np.argmax(committed / whole)]
+        if loads.any():
+            table, batch = self.table, np.minimum(loads, self.table.max_batch)
+            chosen = _capped(batch, table)
+            committed = np.take_along_axis(tokens[np.newaxis], chosen[:, :, np.newaxis], axis=2).sum(axis=(1, 2))
+            depths[:] = chosen[np.argmax(committed / _round_seconds(table, batch, chosen))]
         return None
+
+
+def _capped(batch: IntArray, table: PriceTable) -> IntArray:
+    """(choice, rank): depths under each cap on depth and each cap on the positions of a rank. A cap on positions that
+    no rank reaches is one depth for all."""
+    every = np.arange(table.max_depth + 1)
+    positions = np.unique(batch[:, np.newaxis] * (every + 1))[:, np.newaxis, np.newaxis]
+    positions = positions[positions[:, 0, 0] >= batch.max()]
+    within = np.minimum(positions // np.maximum(batch, 1) - 1, table.graph_depth_by_batch[batch])
+    return np.asarray(np.minimum(within, every[:, np.newaxis]).reshape(-1, batch.size))
+
+
+def _round_seconds(table: PriceTable, batch: IntArray, chosen: IntArray) -> FloatArray:
+    """By choice: verifying and drafting of the slowest rank, and experts for the positions of all.
+
+    All ranks are padded to the positions of the widest one, and the rank with most sequences has its attention beside
+    them.
+    """
+    choice, most = np.arange(chosen.shape[0]), int(batch.max())
+    own = table.rest_seconds[batch, chosen, 0].max(axis=1)
+    widest = np.argmax(batch * (chosen + 1), axis=1)
+    sequences = batch[widest]
+    attention = np.maximum(table.rest_seconds[most, 0, 0] - table.rest_seconds[sequences, 0, 0], 0.0)
+    padded = table.rest_seconds[sequences, chosen[choice, widest], 0] + attention
+    effective = (batch * table.effective_by_depth[chosen]).mean(axis=1)
+    positions = np.arange(table.expert_seconds.size) * table.expert_step
+    experts = np.interp(effective, positions, table.expert_seconds)
+    drafting = table.draft_seconds[most, chosen.max(axis=1), 0]
+    return np.asarray(np.maximum(own, padded) + experts + drafting)
