@@ -142,3 +142,27 @@ def test_a_model_on_this_machine_is_named_without_its_folder(tmp_path: Path) -> 
     (folder / "config.json").write_text("{}")
     assert served_model(str(folder), None, "vllm") == ("mine", None)
     assert served_model(str(folder / "config.json"), None, "vllm") == ("mine", None)
+
+
+@pytest.mark.parametrize(
+    ("engine", "layout", "said", "noted"),
+    [
+        ("vllm", {"dp": 16, "ep": True}, "--data-parallel-size-local 8 --data-parallel-address $HEAD", "$((8 * NODE))"),
+        ("vllm", {"tp": 16}, "--nnodes 2 --node-rank 0 --master-addr $HEAD", "--node-rank $NODE --headless"),
+        ("sglang", {"dp": 16, "ep": True}, "--nnodes 2 --node-rank $NODE --dist-init-addr $HEAD:5000", "on every node"),
+        (
+            "trtllm",
+            {"dp": 16, "ep": True},
+            "srun --nodes 2 --ntasks 16 --mpi=pmix trtllm-llmapi-launch trtllm-serve",
+            "",
+        ),
+    ],
+)
+def test_two_nodes_are_started_together(engine: str, layout: dict[str, Any], said: str, noted: str) -> None:
+    serve = serve_json(planned(model="deepseek-v3", engine=engine, gpus=16, **layout))
+    assert said in serve["command"]
+    assert noted in " ".join(serve["notes"])
+    one_node = serve_json(
+        planned(model="deepseek-v3", engine=engine, gpus=8, **{name: 8 for name in layout if name != "ep"})
+    )
+    assert "node" not in one_node["command"] and not one_node["notes"]

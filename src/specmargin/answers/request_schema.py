@@ -247,7 +247,7 @@ class ScenarioRequest(Request):
     ] = None
     fabric: Annotated[
         str | None,
-        Field(min_length=1, description="Network between nodes: infiniband-ndr, efa-400, or your own in fabrics."),
+        Field(min_length=1, description="Network between nodes: infiniband-ndr, roce-400, efa-400 or your own."),
         MODEL.as_("NAME", "the datasheet's network bandwidth"),
     ] = None
     placement: Annotated[

@@ -115,6 +115,7 @@ class Launch:
     sequences: int = 1  # that decode together
     context: int = 1024  # tokens per sequence
     decode_only: bool = False  # KV of prompts arrives from another instance
+    nodes: int = 1
 
     def command(self, program: str, spread: str, memory_option: str, kv_names: Mapping[str, str]) -> str:
         """With the options that vLLM and SGLang call by the same names."""

@@ -137,9 +137,12 @@ def _flags(request: ScheduleRequest) -> str:
 
 def serve(launch: Launch) -> Command:
     program = "python -m sglang.launch_server --model-path"
-    options = joined(_spread(launch.layout), "--disaggregation-mode decode" if launch.decode_only else "")
+    nodes = f"--nnodes {launch.nodes} --node-rank $NODE --dist-init-addr $HEAD:5000" if launch.nodes > 1 else ""
+    mode = "--disaggregation-mode decode" if launch.decode_only else ""
+    options = joined(_spread(launch.layout), nodes, mode)
     text = launch.command(program, options, "--mem-fraction-static", {"fp8": "fp8_e4m3"})
-    return Command(text=text, file_name=launch.config.file_name, file_text=launch.config.file_text)
+    notes = ("on every node: NODE is its number from 0, HEAD the address of node 0",) if nodes else ()
+    return Command(text=text, file_name=launch.config.file_name, file_text=launch.config.file_text, notes=notes)
 
 
 def _spread(layout: Layout) -> str:

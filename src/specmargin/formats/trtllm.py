@@ -135,11 +135,18 @@ def serve(launch: Launch) -> Command:
         )
     file = f"--extra_llm_api_options {_FILE}" if yaml else ""
     return Command(
-        text=joined(f"trtllm-serve {shlex.quote(launch.model)}", spread, file),
+        text=joined(_processes(launch), f"trtllm-serve {shlex.quote(launch.model)}", spread, file),
         file_name=_FILE if yaml else None,
         file_text=f"{yaml}\n" if yaml else None,
         notes=tuple(notes),
     )
+
+
+def _processes(launch: Launch) -> str:
+    """Over several nodes every GPU has a process of an MPI job, which Slurm starts (`trtllm-llmapi-launch`)."""
+    if launch.nodes == 1:
+        return ""
+    return f"srun --nodes {launch.nodes} --ntasks {launch.layout.gpus} --mpi=pmix trtllm-llmapi-launch"
 
 
 def refuses(layout: Layout) -> str | None:

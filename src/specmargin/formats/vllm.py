@@ -96,8 +96,10 @@ def with_policy(config: EngineConfig, part: Mapping[str, object]) -> EngineConfi
 
 def serve(launch: Launch) -> Command:
     memory, kv_names = "--gpu-memory-utilization", {"bf16": "bfloat16"}
-    options = joined(_spread(launch.layout), _KV_ARRIVES if launch.decode_only else "")
-    return Command(text=launch.command("vllm serve", options, memory, kv_names))
+    first, others = _nodes(launch.layout, launch.nodes)
+    options = joined(_spread(launch.layout), first, _KV_ARRIVES if launch.decode_only else "")
+    notes = (f"HEAD: address of node 0, where this runs; on the others, NODE from 1: {others}",) if others else ()
+    return Command(text=launch.command("vllm serve", options, memory, kv_names), notes=notes)
 
 
 def _spread(layout: Layout) -> str:
@@ -109,6 +111,19 @@ def _spread(layout: Layout) -> str:
         eplb = json.dumps({"num_redundant_experts": layout.redundant_experts})
         options.append(f"--enable-eplb --eplb-config '{eplb}'")
     return joined(*options)
+
+
+def _nodes(layout: Layout, nodes: int) -> tuple[str, str]:
+    """Options of the first node, and what the same command has on the others. Ranks of one node are data-parallel
+    engines of their own; a rank over several nodes is one engine (docs/serving of vLLM 0.32, `config/parallel.py`)."""
+    if nodes == 1:
+        return "", ""
+    if layout.data_ranks % nodes:
+        first = f"--nnodes {nodes} --node-rank 0 --master-addr $HEAD"
+        return first, "--node-rank $NODE --headless instead of --node-rank 0"
+    local = layout.data_ranks // nodes
+    first = f"--data-parallel-size-local {local} --data-parallel-address $HEAD"
+    return first, f"also --headless --data-parallel-start-rank $(({local} * NODE))"
 
 
 def stage_drafts(layout: Layout, kind: str) -> str:  # noqa: ARG001

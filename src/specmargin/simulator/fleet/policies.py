@@ -11,7 +11,7 @@ from specmargin.policies.kernel.prices import PriceTable
 from specmargin.policies.vote import PROBE_EVERY, RankVote, VoteRules, voted_depth
 from specmargin.step import FloatArray, IntArray
 
-SYNC_STEPS = 32  # after which vLLM's ranks synchronise, and a vote is asked for (`DPEngineCoreProc`)
+SYNC_STEPS = 16  # after which vLLM 0.32 synchronises its ranks, and a vote is asked for (`--dp-sync-interval`)
 
 
 class FleetPolicy(Protocol):

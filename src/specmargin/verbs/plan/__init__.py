@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 from pydantic import Field
 
 from specmargin.answers.answer import Answer
-from specmargin.answers.blocks import Block, Line, Verbatim, bold
+from specmargin.answers.blocks import Block, Line, Verbatim, bold, dim
 from specmargin.answers.outputs_schema import FILE, OUTPUT, ChartOutputs, Outputs
 from specmargin.answers.request_schema import read_request
 from specmargin.answers.verb import verb
@@ -180,7 +180,9 @@ class PlanAnswer(Answer[PlanRequest]):
             from specmargin.verbs.plan.commands import serve_json
 
             yield bold("start the server, with the plug-in in its environment (specmargin live-check):")
-            yield Verbatim(serve_json(self.best)["command"])
+            serve = serve_json(self.best)
+            yield Verbatim(serve["command"])
+            yield from map(dim, serve["notes"])
 
     def chart(self) -> Chart:
         from specmargin.show.figures.payoff import plan_figure

@@ -28,6 +28,7 @@ def serve_json(answer: DrafterPlan) -> dict[str, Any]:
             model=model,
             layout=layout,
             decode_only=request.decode_only,
+            nodes=-(-layout.gpus // answer.plan.scenario.device.fabric.gpus_per_node),
             config=answer.config,
             memory_utilization=request.memory_utilization,
             kv_cache=request.kv_cache,

@@ -55,6 +55,7 @@ def _commands(best: DrafterPlan) -> Iterator[Block]:
     serve, check = serve_json(best), check_json(best, *best.headline)
     yield bold("start the server:")
     yield Verbatim(serve["command"])
+    yield from map(dim, serve["notes"])
     if serve["file_text"] and serve["file_name"] != best.config.file_name:
         yield Verbatim(f"{serve['file_name']}:\n{serve['file_text']}".removesuffix("\n"))
     yield bold("check the prediction on it:")
