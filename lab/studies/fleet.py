@@ -155,7 +155,8 @@ def figure(cells: Sequence[Cell]) -> alt.FacetChart:
         subtitle=f"DeepSeek-V3 on H200, dp-ep, decode instances, {DRAWN.name}; simulated: python -m lab.studies.fleet",
         anchor="start",
     )
-    return chart.facet(alt.Facet("ranks:O", title="data-parallel ranks")).properties(title=title)
+    faceted: alt.FacetChart = chart.facet(alt.Facet("ranks:O", title="data-parallel ranks")).properties(title=title)
+    return faceted
 
 
 DRAWN_POLICIES = POLICIES[:-1]

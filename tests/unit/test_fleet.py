@@ -63,19 +63,21 @@ def test_equal_ranks_are_one_engine_that_spreads_its_batch_evenly(policy: str, u
     assert together.mean_batch == pytest.approx(alone.mean_batch, rel=0.02)
 
 
-def test_unequal_ranks_take_what_lockstep_prices() -> None:
-    """Three requests on two ranks: the step of two sequences, at the experts of three."""
+@pytest.mark.parametrize(("policy", "depth"), [("none", 0), ("fixed:2", 2)])
+def test_unequal_ranks_take_what_lockstep_prices(policy: str, depth: int) -> None:
+    """Three requests on two ranks: the step of two sequences, at the experts of three. All drafts are accepted."""
     one = fleet(
         2,
         arrivals=ClosedLoop(users=3, requests=3),
         prompt=FixedLength(tokens=16),
-        output=FixedLength(tokens=400),
+        output=FixedLength(tokens=1 + 400 * (depth + 1)),
+        bank=curve_bank("1.0"),
     )
-    result = played(one, "none")
-    steps = [Step.ragged(depths=[0], contexts=216.0).times(float(load)) for load in (2, 1)]
+    result = played(one, policy)
+    context = 16.0 + 200 * (depth + 1)
+    steps = [Step.ragged(depths=[depth], contexts=context).times(float(load)) for load in (2, 1)]
     expected = one.pricer.without_launches().verify(*lockstep(steps)).total_seconds.max()
-    assert result.engine.steps == pytest.approx(400, abs=2)
-    assert result.totals.decode / 399 == pytest.approx(float(expected), rel=0.005)
+    assert result.totals.decode / 400 == pytest.approx(float(expected), rel=0.005)
     assert result.busiest_over_mean == pytest.approx(2 / 1.5, rel=0.01)
 
 
@@ -162,3 +164,8 @@ def test_equal_inputs_give_equal_results() -> None:
 def test_what_ranks_in_lockstep_are_not_is_refused(changes: dict[str, Any], said: str) -> None:
     with pytest.raises(ScenarioError, match=said):
         simulate_fleet(fleet(**changes))
+
+
+def test_a_vote_needs_ranks() -> None:
+    with pytest.raises(ScenarioError, match="add --router NAME, with --dp N"):
+        simulate(serving(policy="vote"))

@@ -159,6 +159,8 @@ def check(serving: Serving, policy: str) -> None:
 def held_depth(serving: Serving, policy: str) -> int | None:
     """Draft tokens for which the policy needs room; None: no speculation."""
     if serving.router is None:
+        if policy in FLEET_POLICIES and policy not in POLICIES:
+            raise ScenarioError(f"--policy {policy} is of data-parallel ranks: add --router NAME, with --dp N")
         return check_policy(policy, serving.max_depth)
     if policy in POLICIES and policy not in FLEET_POLICIES:
         raise ScenarioError(

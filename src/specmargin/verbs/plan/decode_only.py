@@ -27,6 +27,7 @@ class Arrival:
     kv_bytes_per_gpu: float
     drafter_prefill_seconds: float  # on the prefill instance, if it has the same layout
     transfer_seconds: float | None  # over the network of each GPU; None where the device has none
+    is_published: bool = False  # the network is that of --fabric; else the datasheet's
 
     @classmethod
     def of(cls, plan: Plan, prompt_tokens: int) -> Arrival:
@@ -38,13 +39,15 @@ class Arrival:
             kv_bytes_per_gpu=held,
             drafter_prefill_seconds=pricer.drafter_prefill_seconds(prompt_tokens) if plan.held_depth else 0.0,
             transfer_seconds=None if network is None else held / network,
+            is_published=fabric.network is not None,
         )
 
     @property
     def text(self) -> str:
         moved = f"decode instance: each request brings {amount(self.kv_bytes_per_gpu, 'B')} of KV per GPU"
         if self.transfer_seconds is not None:
-            moved += f" ({duration(self.transfer_seconds)} over its network, at the datasheet's rate)"
+            rate = "the published rate of --fabric" if self.is_published else "the datasheet's rate"
+            moved += f" ({duration(self.transfer_seconds)} over its network, at {rate})"
         if not self.drafter_prefill_seconds:
             return f"{moved}."
         return f"{moved}; the drafter reads prompts on the prefill instance ({duration(self.drafter_prefill_seconds)})."
