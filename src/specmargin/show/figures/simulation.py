@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -122,8 +123,19 @@ def policy_encoding(legend: alt.Legend | None = None) -> tuple[alt.Color, alt.St
 
 
 def _legend(policies: Sequence[str]) -> alt.Legend:
+    """Policies that share another's colour are called by their own name."""
     shown = list(dict.fromkeys(map(policy_colour, policies)))
-    return alt.Legend(title=None, orient="bottom", values=shown, symbolType="stroke", symbolSize=260, columns=4)
+    names = {policy_colour(name): name for name in policies if policy_colour(name) != name.partition(":")[0]}
+    label = alt.Undefined if not names else f"{json.dumps(names)}[datum.label] || datum.label"
+    return alt.Legend(
+        title=None,
+        orient="bottom",
+        values=shown,
+        symbolType="stroke",
+        symbolSize=260,
+        columns=4,
+        labelExpr=label,
+    )
 
 
 # --- goodput against latency ---
