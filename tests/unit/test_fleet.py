@@ -18,6 +18,7 @@ from specmargin.simulator.fleet.run import simulate_fleet
 from specmargin.simulator.run import simulate
 from specmargin.simulator.serving import Serving
 from specmargin.simulator.workload import (
+    Cancels,
     ClosedLoop,
     FixedLength,
     LognormalLength,
@@ -123,6 +124,19 @@ def test_every_router_serves_a_closed_loop_to_its_end() -> None:
         result = played(fleet(router=router, arrivals=ClosedLoop(users=10, requests=70), output=VARIED), "vote")
         assert result.totals.finished == 70
         assert np.isfinite(result.requests["finish_seconds"]).all()
+
+
+@pytest.mark.parametrize("cancelled", [None, Cancels(share=0.3, seconds=0.2)])
+@pytest.mark.parametrize("users", [0, 24])
+def test_every_request_ends_once(users: int, cancelled: Cancels | None) -> None:
+    """With little room for KV, so that ranks preempt; with clients that disconnect; at a rate and in a closed loop."""
+    arrivals = ClosedLoop(users=users, requests=160) if users else Poisson(requests_per_second=80.0, requests=160)
+    workload = Workload(arrivals=arrivals, prompt=FixedLength(tokens=200), output=VARIED, cancels=cancelled)
+    little = EngineSettings(max_num_seqs=8, max_num_batched_tokens=256, kv_blocks=140)
+    said = played(replace(fleet(engine=little), workload=workload), "vote").summary()
+    assert said["finished"] + said["refused"] + said.get("cancelled", 0) == 160
+    assert said["preemptions"] > 0
+    assert (said.get("cancelled", 0) > 0) == (cancelled is not None)
 
 
 # --- votes ---
