@@ -17,7 +17,7 @@ _GAIN = rf"{_NUMBER}× at {_LOAD} \(80% range {_NUMBER} to {_NUMBER}\)"
 ANSWERS = {
     Advice.SPECULATE: rf"Yes: {_GAIN}",
     Advice.UP_TO_BATCH: rf"(Only|Yes,) up to batch [\d,]+: {_GAIN}",
-    Advice.UNCERTAIN: rf"Uncertain(?: at {_LOAD}(?: with [\w-]+)?: {_RANGE}|: at best {_GAIN})",
+    Advice.UNCERTAIN: rf"Uncertain(?: at {_LOAD}(?: with [\w-]+)?: {_RANGE}|: the best is {_GAIN})",
     Advice.DO_NOT: rf"No: (the best is |no single depth pays at all these batches; the best alone is )?{_GAIN}"
     rf"|No: (at {_LOAD} the queue grows|overloaded at|[\d.]+ ms per token misses|these flags draft nothing at batch)",
     Advice.UNSUPPORTED: rf"Not yet: {_GAIN}[^,]*, but ",

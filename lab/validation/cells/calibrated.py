@@ -1,13 +1,12 @@
 """Prices corrected by steps of the same server outside of the cells: idle prompts, and batches that shrink.
 
 `lab/gpu/served.py` plays that trace on each server before its cells. Per server it gives the host's time per launch,
-how much longer prompts take than priced, and how much longer steps and rounds do, by batch and context. Rounds that
-vLLM runs in piecewise graphs for want of a full one are left out: launches explain them.
+how much longer prompts take than priced, and how much longer steps and rounds do, by batch. Rounds that vLLM runs in
+piecewise graphs for want of a full one are left out: launches explain them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -18,10 +17,11 @@ from specmargin.decisions.scenario import Scenario
 from specmargin.prices.launches import DRAFT_PROMPT, HOST_SEQUENCE, HOST_STEP, Graph, launches
 from specmargin.prices.model import StepPrice
 from specmargin.simulator.graphs import Graphs
-from specmargin.step import BoolArray, FloatArray, IntArray, Step
+from specmargin.step import FloatArray, IntArray, Step
 
 _GRAPH = 512  # prompts beyond it are launched kernel by kernel
-_LEAST = 6  # steps of a batch size that count
+_LEAST = 4  # steps of a batch size that count
+_IDLE_SECONDS = 0.02
 _HOST_BOUND = 1.1  # a prompt that takes no more than this times its launches does not show what its kernels take
 
 
@@ -52,50 +52,35 @@ class Steps:
         )
 
     @property
-    def settled(self) -> BoolArray:
-        """Steps that only decode, after and before such steps of the same batch."""
+    def settled(self) -> IntArray:
+        """Steps that only decode, among such steps."""
         pure = self.prompt_tokens == 0
         around = pure & np.roll(pure, 1) & np.roll(pure, 2) & np.roll(pure, -1)
         around[:2], around[-1:] = False, False
-        same = (self.decoding == np.roll(self.decoding, 1)) & (self.verified == np.roll(self.verified, 1))
-        return np.asarray(around & same & (self.decoding > 0))
+        return np.flatnonzero(around & (self.decoding > 0))
 
     @property
     def idle_prompts(self) -> IntArray:
-        """Steps of one long prompt in an idle engine, which another step follows."""
-        idle = self.begun > np.concatenate([[-1.0], np.maximum.accumulate(self.ended)[:-1]]) + 0.02
+        """Steps of one long prompt in an idle engine, which a step of the same request follows."""
+        idle = self.begun > np.concatenate([[-1.0], np.maximum.accumulate(self.ended)[:-1]]) + _IDLE_SECONDS
         chosen = idle & (self.prompt_tokens > _GRAPH) & (self.decoding == 0)
-        return np.flatnonzero(chosen[:-1])
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Curve:
-    """Measured over priced seconds by batch, at one context."""
-
-    context: float
-    batch: FloatArray
-    ratio: FloatArray
-
-    def at(self, batch: FloatArray) -> FloatArray:
-        return np.asarray(np.interp(np.log(np.maximum(batch, 1.0)), np.log(self.batch), self.ratio))
+        alone = (np.roll(self.prompt_tokens, -1) == 0) & (np.roll(self.decoding, -1) == 1)
+        return np.flatnonzero((chosen & alone)[:-1])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Correction:
+    """Measured over priced seconds: of prompts, and by batch of what the server runs, plain steps or rounds."""
+
     launch_seconds: float
-    prompts: float  # measured over priced seconds
-    curves: tuple[Curve, ...]  # by context, of what the server runs: plain steps or rounds
+    prompts: float
+    batch: FloatArray
+    ratio: FloatArray
 
     def factor(self, step: Step) -> FloatArray:
         if step.prompt_by_class is not None:
             return np.asarray(self.prompts)
-        batch = np.maximum(step.sequences, 1.0)
-        context = step.total(step.context_by_class) / batch
-        ratios, contexts = [curve.at(batch) for curve in self.curves], [curve.context for curve in self.curves]
-        if len(ratios) == 1:
-            return ratios[0]
-        share = np.clip((context - contexts[0]) / (contexts[-1] - contexts[0]), 0.0, 1.0)
-        return np.asarray((1.0 - share) * ratios[0] + share * ratios[-1])
+        return np.asarray(np.interp(np.log(np.maximum(step.sequences, 1.0)), np.log(self.batch), self.ratio))
 
 
 class CorrectedPricer(Pricer):
@@ -118,61 +103,48 @@ def _scaled(line: object, factor: FloatArray) -> dict[str, FloatArray]:
     return {name: np.asarray(getattr(line, name) * factor) for name in names}
 
 
-def correction_of(cells: Sequence[Cell], pricer: Pricer, graphs: Graphs) -> Correction:
-    """`cells`: of one server; the pricer of its model, and the graphs that its steps run in."""
-    logs, bare = [Steps.of(cell) for cell in cells], pricer.without_launches()
-    speculating = any(cell.given["contestant"] != "none" for cell in cells)
-    launch = _launch_seconds(logs, pricer.scenario, speculating=speculating)
-    curves = [curve for log in logs for curve in _curves(log, bare, graphs)]
-    return Correction(
-        launch_seconds=launch,
-        prompts=_prompts(logs, bare, launch),
-        curves=tuple(sorted(curves, key=lambda curve: curve.context)),
-    )
+def correction_of(cell: Cell, pricer: Pricer, graphs: Graphs) -> Correction:
+    """`pricer` of the server's model, and the graphs that its steps run in."""
+    log, bare = Steps.of(cell), pricer.without_launches()
+    launch = _launch_seconds(log, pricer.scenario, speculating=cell.given["contestant"] != "none")
+    batch, ratio = _by_batch(log, bare, graphs)
+    return Correction(launch_seconds=launch, prompts=_prompts(log, bare, launch), batch=batch, ratio=ratio)
 
 
-def _launch_seconds(logs: Sequence[Steps], scenario: Scenario, *, speculating: bool) -> float:
+def _launch_seconds(log: Steps, scenario: Scenario, *, speculating: bool) -> float:
     """The host begins the next step as soon as it has launched a prompt."""
     count = launches(Graph.COMPILED, scenario.layer_counts) + HOST_STEP + HOST_SEQUENCE + DRAFT_PROMPT * speculating
-    took = [log.begun[i + 1] - log.begun[i] for log in logs for i in log.idle_prompts]
+    took = [log.begun[i + 1] - log.begun[i] for i in log.idle_prompts]
     return float(np.median(took)) / count
 
 
-def _prompts(logs: Sequence[Steps], bare: Pricer, launch_seconds: float) -> float:
+def _prompts(log: Steps, bare: Pricer, launch_seconds: float) -> float:
     ratios = []
-    for log in logs:
-        for i in log.idle_prompts:
-            launched = log.begun[i + 1] - log.begun[i]
-            if (took := log.ended[i] - log.begun[i]) > _HOST_BOUND * (launched + HOST_STEP * launch_seconds):
-                step = Step.prompts(count=1, tokens=float(log.prompt_tokens[i]), context=0.0)
-                ratios.append((took - HOST_STEP * launch_seconds) / float(bare.verify(step).total_seconds))
+    for i in log.idle_prompts:
+        launched = log.begun[i + 1] - log.begun[i]
+        if (took := log.ended[i] - log.begun[i]) > _HOST_BOUND * (launched + HOST_STEP * launch_seconds):
+            step = Step.prompts(count=1, tokens=float(log.prompt_tokens[i]), context=0.0)
+            ratios.append((took - HOST_STEP * launch_seconds) / float(bare.verify(step).total_seconds))
     return float(np.median(ratios)) if ratios else 1.0
 
 
-def _curves(log: Steps, bare: Pricer, graphs: Graphs) -> list[Curve]:
-    """One per level of contexts: below and above the middle of those that occur."""
-    settled = np.flatnonzero(log.settled)
-    middle = float(np.sqrt(log.context[settled].min() * log.context[settled].max()))
-    halves = [settled[log.context[settled] < middle], settled[log.context[settled] >= middle]]
-    if log.context[settled].max() < 2.0 * log.context[settled].min():
-        halves = [settled]
-    return [curve for half in halves if (curve := _curve(log, half, bare, graphs)) is not None]
+def _by_batch(log: Steps, bare: Pricer, graphs: Graphs) -> tuple[FloatArray, FloatArray]:
+    """Medians over batch sizes that grow by a quarter; short and long contexts together, which hardly differ."""
+    chosen = log.settled
+    depth = log.verified[chosen] // log.decoding[chosen]
+    usable = (log.verified[chosen] == depth * log.decoding[chosen]) & graphs.full[log.decoding[chosen], depth]
+    chosen, depth = chosen[usable], depth[usable]
+    batch, ratio = log.decoding[chosen], _ratio(log, chosen, depth, bare, graphs)
+    bins = np.round(np.log(batch) / np.log(1.25)).astype(np.int64)
+    every = [bins == one for one in np.unique(bins) if (bins == one).sum() >= _LEAST]
+    middles, medians = ([float(np.median(values[one])) for one in every] for values in (batch, ratio))
+    return np.array(middles), np.array(medians)
 
 
-def _curve(log: Steps, chosen: IntArray, bare: Pricer, graphs: Graphs) -> Curve | None:
-    seconds, batches, ratios = np.diff(log.ended, prepend=0.0), [], []
-    for batch in np.unique(log.decoding[chosen]):
-        at = chosen[log.decoding[chosen] == batch]
-        depth = int(np.median(log.verified[at]) // batch)
-        at = at[log.verified[at] == depth * batch]
-        if at.size < _LEAST or not graphs.full[batch, depth]:
-            continue
-        context, padded = float(np.median(log.context[at])), float(graphs.positions[batch, depth])
-        drafting = float(bare.draft_seconds(float(batch), float(depth), context)) if depth else 0.0
-        sequences = padded / (depth + 1.0)
-        step = Step.uniform(batch=sequences, depth=float(depth), context=context * batch / sequences)
-        batches.append(float(batch))
-        ratios.append((float(np.median(seconds[at])) - drafting) / float(bare.verify(step).total_seconds))
-    if not batches:
-        return None
-    return Curve(context=float(np.median(log.context[chosen])), batch=np.array(batches), ratio=np.array(ratios))
+def _ratio(log: Steps, chosen: IntArray, depth: IntArray, bare: Pricer, graphs: Graphs) -> FloatArray:
+    batch, context = log.decoding[chosen].astype(np.float64), log.context[chosen]
+    drafting = np.where(depth > 0, bare.draft_seconds(batch, np.maximum(depth, 1.0), context), 0.0)
+    sequences = graphs.positions[log.decoding[chosen], depth] / (depth + 1.0)
+    step = Step.uniform(batch=sequences, depth=depth.astype(np.float64), context=context * batch / sequences)
+    seconds = np.diff(log.ended, prepend=0.0)[chosen] - drafting
+    return np.asarray(seconds / bare.verify(step).total_seconds)

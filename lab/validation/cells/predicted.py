@@ -84,7 +84,7 @@ def calibration(cell: Cell) -> Correction:
         recorded = read_cell(path)
         served, choice = serving(recorded, Prices(name="")), contestant(recorded)
         plain = PolicyChoice(name="none", policy=FixedDepth(depth=0), held_depth=None)
-        _CORRECTIONS[path] = correction_of([recorded], served.pricer, graphs_of(served, choice or plain))
+        _CORRECTIONS[path] = correction_of(recorded, served.pricer, graphs_of(served, choice or plain))
     return _CORRECTIONS[path]
 
 
