@@ -53,7 +53,7 @@ ASKED = {
         "--requests",
         "24",
         "--isl",
-        "200",
+        "4000",  # so that kernels of prompts take longer than their launches
         "--osl",
         "8",
         "--policy",

@@ -182,7 +182,7 @@ def test_moe_and_dense_differ_in_shape() -> None:
 
 def test_verdict_says_what_to_do_and_what_would_change_it() -> None:
     plan = make_plan(pricer(drafter="mtp", acceptance="0.78"), ROWS, Setting(max_depth=8, graph_limit=512))
-    assert said(plan).startswith("Uncertain at ") and "; accepts 0.78 per position, needs " in said(plan)
+    assert said(plan).startswith("Uncertain at ") and "; expects acceptance 0.78, needs " in said(plan)
     assert any(fact.startswith("Below a per-token acceptance of") for fact in details(plan, judged(plan)))
 
 

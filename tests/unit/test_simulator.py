@@ -104,8 +104,8 @@ def _launched(arrivals: list[float], *, microseconds: float = 60.0) -> Result:
     prompts, outputs = np.full(len(arrivals), 2000), np.full(len(arrivals), 40)
     requests = Trace(arrival_seconds=np.array(arrivals), prompt_tokens=prompts, output_tokens=outputs, source="test")
     one = serving(arrivals=requests, engine=LARGE)
-    launching = {"kernel_launch_seconds": 1e-6 * microseconds, "graph_limit": 512}
-    time = replace(one.scenario.engine_time, plain_ahead=True, **launching)
+    launch = 1e-6 * microseconds
+    time = replace(one.scenario.engine_time, plain_ahead=True, kernel_launch_seconds=launch, graph_limit=512)
     return simulate(replace(one, pricer=Pricer(replace(one.scenario, engine_time=time))), log_steps=True)
 
 

@@ -65,8 +65,8 @@ def serving(cell: Cell, prices: Prices) -> Serving:
         found = serving_of(_request(cell, prices, path), Path())
     time = _engine_time(found.scenario.engine_time, cell, prices)
     pricer = found.pricer if time is found.scenario.engine_time else Pricer(replace(found.scenario, engine_time=time))
-    sizes = _graph_sizes(cell)
-    engine = replace(found.engine, kv_blocks=_kv_blocks(cell), cudagraph_capture_sizes=sizes and tuple(sizes))
+    sizes = tuple(_graph_sizes(cell)) or None
+    engine = replace(found.engine, kv_blocks=_kv_blocks(cell), cudagraph_capture_sizes=sizes)
     served = replace(found, pricer=pricer, engine=engine)
     return _corrected(served, calibration(cell)) if prices.corrected else served
 
@@ -134,8 +134,9 @@ def _engine_time(time: EngineTime, cell: Cell, prices: Prices) -> EngineTime:
     return time if prices.launch_seconds is None else replace(time, kernel_launch_seconds=prices.launch_seconds)
 
 
-def _graph_sizes(cell: Cell) -> list[int] | None:
-    return (cell.given["arguments"].get("compilation_config") or {}).get("cudagraph_capture_sizes")
+def _graph_sizes(cell: Cell) -> list[int]:
+    """None are named: vLLM's default."""
+    return list((cell.given["arguments"].get("compilation_config") or {}).get("cudagraph_capture_sizes") or [])
 
 
 def _kv_blocks(cell: Cell) -> int:

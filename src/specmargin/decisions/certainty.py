@@ -184,7 +184,7 @@ def acceptance_range(survival: Survival, depth: int, *, own: bool) -> InputRange
         origin, phrase = "borrowed", "acceptance (not measured)"
         narrow = "specmargin profile acceptance"
     else:
-        origin, phrase = "benchmark", "acceptance (from benchmark)"
+        origin, phrase = "benchmark", "acceptance (not your data)"
         narrow = "specmargin profile acceptance"
     return InputRange(name=ACCEPTANCE, origin=origin, phrase=phrase, low=low, high=high, narrow=narrow)
 

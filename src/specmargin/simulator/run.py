@@ -122,15 +122,15 @@ def _limits(serving: Serving, traffic: Traffic, choice: PolicyChoice, *, by_pyth
 
 def graphs_of(serving: Serving, choice: PolicyChoice) -> Graphs:
     """Ranks that split a batch pad their own parts, which is not simulated."""
-    scenario, sizes = serving.scenario, serving.engine.cudagraph_capture_sizes
+    scenario, policy = serving.scenario, choice.policy
     time, shape = scenario.engine_time, (serving.engine.max_num_seqs, serving.max_depth)
     if scenario.engine != "vllm" or time.graph_limit is None or scenario.layout.sequence_ranks > 1:
         return exact_graphs(*shape)
-    sizes = vllm_sizes(time.graph_limit) if sizes is None else sizes
+    sizes = serving.engine.cudagraph_capture_sizes or vllm_sizes(time.graph_limit)
     # Only the second model runner, whose drafts are in full graphs too, captures by depth of a table.
-    by_depth = isinstance(choice.policy, ScheduledDepth) and time.draft_graph is Graph.FULL
-    depths = np.unique(choice.policy.depth_by_batch[1:]).tolist() if by_depth else []
-    return captured_graphs(sizes, depths, *shape)
+    if not isinstance(policy, ScheduledDepth) or time.draft_graph is not Graph.FULL:
+        return captured_graphs(sizes, (), *shape)
+    return captured_graphs(sizes, np.unique(policy.depth_by_batch[1:]).tolist(), *shape)
 
 
 def _kv(serving: Serving, held_depth: int | None) -> KvBudget:
