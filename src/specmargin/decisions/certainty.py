@@ -116,8 +116,8 @@ def borrowed_routing(scenario: Scenario) -> bool:
 
 
 _PRICE_ORIGINS = {
-    "tables": "measured kernels",
-    "laws": "measured kernels",
+    "tables": "from kernel timings",
+    "laws": "from kernel timings",
     "scaled": "scaled kernels",
     "datasheet": "datasheet",
 }
