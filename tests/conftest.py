@@ -118,7 +118,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def _drop_stale_compiled() -> bool:
     """Whether there was anything to drop, or nothing compiled yet."""
     texts = [path.read_bytes() for path in sorted((ROOT / "src").rglob("*.py"))]
-    compiled = [text for text in texts if b"compiling import" in text or b"import numba" in text]
+    compiled = [text for text in texts if b"compiler import" in text or b"import numba" in text]
     digest = hashlib.sha256(b"".join(compiled)).hexdigest()
     kept = ROOT / "src" / "specmargin" / "__pycache__" / "compiled.sha256"  # `.cache` may be shared by checkouts
     if kept.is_file() and kept.read_text() == digest:

@@ -76,6 +76,11 @@ def fast_entry(function: Callable[P, R]) -> Callable[P, R]:
     return _jit(function, **_FAST)
 
 
+def fast(function: Callable[P, R]) -> Callable[P, R]:
+    """As `compiled`, for the same loops."""
+    return _inner(_jit(function, **{**_INLINED, "fastmath": True}, no_cpython_wrapper=True))
+
+
 def fast_apart(function: Callable[P, R]) -> Callable[P, R]:
     """The same without reference counting, for compiled code only."""
     return _inner(_jit(function, **_FAST, _nrt=False, no_cpython_wrapper=True))

@@ -23,7 +23,7 @@ from specmargin.compiler import (
     fast_apart,
     register,
 )
-from specmargin.policies.kernel.gate import Scratch, expert_slope, sort_tokens
+from specmargin.policies.kernel.gate import Scratch, depth_of, fill_weights, sequence_of, sort_tokens
 from specmargin.policies.kernel.prices import FIRST_CONTEXT, PriceTable, ragged_parts
 from specmargin.policies.kernel.tuning import Tuning
 from specmargin.records import Rows
@@ -145,8 +145,7 @@ def _add_round(priced: Priced, survival: FloatArray, shape: StepShape, factors: 
     tokens, graph = float(shape.sampling), 0
     for n in range(total + 1):
         if n > 0:
-            i = order[n - 1] // deepest
-            d = order[n - 1] - i * deepest
+            i, d = sequence_of(order[n - 1]), depth_of(order[n - 1])
             tokens += survival[i, d]
             positions += effective[d + 1] - effective[d]
         while graph < sizes.size and sizes[graph] < alone + n:
@@ -162,16 +161,8 @@ def _add_round(priced: Priced, survival: FloatArray, shape: StepShape, factors: 
 
 @entry
 def fill_token_weights(table: PriceTable, batch: int, weights: FloatArray) -> None:
-    """Fill `weights`, by depth, with what survival is multiplied by to rank tokens: the cheapest marginal price over
-    that of the token, as in `sort_tokens`."""
-    deepest = table.effective_by_depth.size - 1
-    rest, effective = table.rest_seconds[batch, :, 0], table.effective_by_depth
-    slope = expert_slope(table, batch * effective[0])
-    per_position = (rest[1] - rest[0]) / batch + 1e-15
-    cheapest = per_position + slope * (effective[deepest] - effective[deepest - 1])
-    for d in range(weights.size):
-        depth = min(d, deepest - 1)
-        weights[d] = cheapest / (per_position + slope * (effective[depth + 1] - effective[depth]))
+    """Fill `weights`, by depth, with what survival is multiplied by to rank tokens, as in `sort_tokens`."""
+    fill_weights(table, batch, weights)
 
 
 def token_weights(table: PriceTable, depths: int) -> FloatArray:

@@ -19,17 +19,18 @@ from specmargin.policies.kernel.depth import (
     fill_options,
     is_allowed,
     is_budgeted,
+    is_probe_due,
 )
 from specmargin.policies.kernel.gains import remember_drafts
 from specmargin.policies.kernel.gate import EarlyStop, Scratch, draft_lengths, ragged_gate
 from specmargin.policies.kernel.learn import (
     Learned,
     acceptance_shift,
+    believe,
     conditional_acceptance,
     learn_acceptance,
     learn_shift,
     rounds_of_all,
-    shift_survival,
 )
 from specmargin.policies.kernel.prices import FIRST_CONTEXT, drafting_seconds, verify_parts
 from specmargin.policies.kernel.times import enter_state, fill_factors, learn_time, level_of, verify_part
@@ -52,8 +53,13 @@ def choose_depth(kernel: Kernel, batch: int) -> tuple[int, bool]:
     marks.step += 1
     if marks.step < marks.off_until:
         return 0, rules.gates
+    gated = rules.gates and kernel.learned.shift[0] >= rules.tuning[0].fallen
+    if gated and not (is_probe_due(kernel) or is_budgeted(kernel, within)):  # options would not be looked at
+        marks.state = enter_state(kernel.learned.times, rules.table, within, marks.state, marks.step)
+        marks.depth = _depth_ahead(rules.ahead, within)
+        return marks.depth, True
     fill_options(kernel, within)
-    if rules.gates and kernel.learned.shift[0] >= rules.tuning[0].fallen:
+    if gated:
         return _gated_depth(kernel, within)
     best = best_depth(kernel, within)
     if _is_worth_a_change(kernel, within, best):
@@ -126,23 +132,16 @@ def choose_verify(kernel: Kernel, gated: bool, survival: FloatArray, drafted: In
     whole. Returns WHOLE, GATED or UNUSABLE (a survival is not a probability), and the tokens expected to be accepted
     and to be reached."""
     rules, scratch = kernel.rules, kernel.scratch
-    believed = scratch.believed
-    batch, width, deepest = survival.shape[0], survival.shape[1], believed.shape[1]
+    believed, (batch, width) = scratch.believed, survival.shape
     if not (gated and rules.gates):
         return WHOLE, 0.0, 0.0
-    probabilities = True
+    usable = True
     for i in range(batch):
         for d in range(width):
-            probabilities &= 0.0 <= survival[i, d] <= 1.0  # False for NaN
-    if not probabilities:
+            usable &= (survival[i, d] >= 0.0) & (survival[i, d] <= 1.0)  # False for NaN
+    if not usable:
         return UNUSABLE, 0.0, 0.0
-    shared = min(width, deepest)
-    for i in range(batch):
-        for d in range(shared):
-            believed[i, d] = survival[i, d]
-        for d in range(shared, deepest):
-            believed[i, d] = 0.0
-    shift_survival(believed[:batch], kernel.learned.shift[0])
+    believe(believed, survival, drafted, kernel.learned.shift[0])
     rate = rules.ahead.rate_by_batch[min(batch, rules.ahead.rate_by_batch.size - 1)]
     ragged_gate(rules.table, believed[:batch], drafted, rate, scratch)
     if not rules.learns:

@@ -198,12 +198,17 @@ def expected_gain(behind: float, variance: float) -> float:
 
 
 @compiled
+def is_probe_due(kernel: Kernel) -> bool:
+    """Whether this step may be a probe."""
+    return kernel.learned.marks[0].step % max(kernel.rules.tuning[0].probe_every, 1) == 0
+
+
+@compiled
 def choose_probe(kernel: Kernel, batch: int, current: int) -> int:
     """The depth to probe in this step; −1: none. Drafts of the current depth are a probe if they are verified whole
     where a gate would cut them. Needs `fill_options`."""
     options, credit = kernel.options, kernel.learned.credit
-    every, step = max(kernel.rules.tuning[0].probe_every, 1), kernel.learned.marks[0].step
-    if step % every != 0:
+    if not is_probe_due(kernel):
         return -1
     chosen, most = -1, 1.0
     for depth in range(options.size):
@@ -227,8 +232,7 @@ def choose_probe(kernel: Kernel, batch: int, current: int) -> int:
 @compiled
 def choose_plain_probe(kernel: Kernel, batch: int, current: int, behind: float) -> int:
     """The same where drafts are gated: only plain steps are probed, which are `behind` by the guard's sums."""
-    every, step = max(kernel.rules.tuning[0].probe_every, 1), kernel.learned.marks[0].step
-    if step % every != 0 or not is_allowed(kernel, batch, 0):
+    if not (is_probe_due(kernel) and is_allowed(kernel, batch, 0)):
         return -1
     if _add_credit(kernel, 0, behind, _resolved_variance(kernel, batch, 0, 0, current), True) < 1.0:
         return -1

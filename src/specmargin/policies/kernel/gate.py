@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from specmargin.compiler import fast_apart, fast_entry, inlined
+from specmargin.compiler import compiled_apart, fast, fast_apart, fast_entry, inlined
 from specmargin.policies.kernel.prices import (
     FIRST_CONTEXT,
     PriceTable,
@@ -23,38 +23,107 @@ from specmargin.policies.kernel.prices import (
 from specmargin.step import BoolArray, FloatArray, IntArray
 
 _BINS = 1024  # of survival over price, in which tokens count as equal: steps of 0.001
-_FEW = 48  # tokens up to which insertion sort is faster than clearing the bins; the order is the same
+_FEW = 96  # tokens up to which counting those before each one is faster than clearing the bins; the order is the same
+_DEPTH_BITS = 16  # of a token's number; its sequence is above them
 
 
 class Scratch(NamedTuple):
-    """Memory of the hot path, made once so that nothing in it allocates."""
+    """Memory of the hot path, made once so that nothing in it allocates. Rows of prices, by batch, are filled from the
+    one price table that it is used with, and are constant once they are filled."""
 
     depths: IntArray  # by sequence: what the gate decided
-    bins: IntArray  # by token: its bin in the counting sort
-    order: IntArray  # tokens, best first
+    bins: IntArray  # by token: its bin
+    tokens: IntArray  # `token_number` in order of sequence and depth
+    order: IntArray  # the same, best first
     heads: IntArray  # by bin: the next free slot in `order`
     so_far: FloatArray  # by sequence: survival of the draft up to here
-    active: BoolArray  # by sequence: still drafting
-    believed: FloatArray  # (sequence, depth): survival that the gate decides from
+    active: IntArray  # sequences that are still drafting
+    believed: FloatArray  # (sequence, depth): survival that the gate decides from, of the tokens that were drafted
     unseen: FloatArray  # (2, depth): tokens reached and accepted that are expected of drafts left out
     nothing: FloatArray  # the same where nothing was left out
     no_drafts: FloatArray  # (0, depth)
+    priced: BoolArray  # by batch: rows below are filled
+    weights: FloatArray  # (batch, depth): what survival is multiplied by to rank tokens
+    cheapest: FloatArray  # by batch: seconds that the cheapest token adds at least
+    passes: FloatArray  # (batch, depth, 2): a draft pass after that depth, as `_pass_prices`
 
     @classmethod
     def of(cls, max_batch: int, max_depth: int) -> Scratch:
-        bins, order = np.zeros((2, max_batch * max_depth), dtype=np.int64)
+        bins, tokens, order = np.zeros((3, max_batch * max_depth), dtype=np.int64)
+        depths, active = np.zeros((2, max_batch), dtype=np.int64)
         return cls(
-            depths=np.zeros(max_batch, dtype=np.int64),
+            depths=depths,
             bins=bins,
+            tokens=tokens,
             order=order,
             heads=np.zeros(_BINS + 1, dtype=np.int64),
             so_far=np.zeros(max_batch),
-            active=np.zeros(max_batch, dtype=np.bool_),
+            active=active,
             believed=np.zeros((max_batch, max_depth)),
             unseen=np.zeros((2, max_depth)),
             nothing=np.zeros((2, max_depth)),
             no_drafts=np.zeros((0, max_depth)),
+            priced=np.zeros(max_batch + 1, dtype=np.bool_),
+            weights=np.zeros((max_batch + 1, max_depth)),
+            cheapest=np.zeros(max_batch + 1),
+            passes=np.zeros((max_batch + 1, max_depth, 2)),
         )
+
+
+@inlined
+def sequence_of(token: int) -> int:
+    return token >> _DEPTH_BITS
+
+
+@inlined
+def depth_of(token: int) -> int:
+    return token & ((1 << _DEPTH_BITS) - 1)
+
+
+# --- prices of a batch, filled once ---
+
+
+@fast_apart
+def _price_batch(table: PriceTable, batch: int, scratch: Scratch) -> None:
+    """Fill what the table says of a batch that is new."""
+    rest = table.rest_seconds[batch, :, 0]
+    fill_weights(table, batch, scratch.weights[batch])
+    cheapest_step = rest[1] - rest[0]
+    for d in range(1, scratch.weights.shape[1]):
+        cheapest_step = min(cheapest_step, rest[d + 1] - rest[d])
+    scratch.cheapest[batch] = max(cheapest_step, 0.0) / batch
+    for d in range(scratch.passes.shape[1]):
+        per_sequence, fixed = _pass_prices(table, batch, d)
+        scratch.passes[batch, d, 0], scratch.passes[batch, d, 1] = per_sequence, fixed
+    scratch.priced[batch] = True
+
+
+@compiled_apart
+def fill_weights(table: PriceTable, batch: int, weights: FloatArray) -> None:
+    """By depth: the cheapest marginal price over that of the token, which grows with what its experts add."""
+    deepest = table.effective_by_depth.size - 1
+    rest, effective = table.rest_seconds[batch, :, 0], table.effective_by_depth
+    slope = expert_slope(table, batch * effective[0])
+    per_position = (rest[1] - rest[0]) / batch + 1e-15
+    cheapest = per_position + slope * (effective[deepest] - effective[deepest - 1])
+    for d in range(weights.size):
+        depth = min(d, deepest - 1)
+        weights[d] = cheapest / (per_position + slope * (effective[depth + 1] - effective[depth]))
+
+
+@fast
+def _pass_prices(table: PriceTable, batch: int, depth: int) -> tuple[float, float]:
+    """The draft pass after `depth` tokens: seconds of drafting and verifying one more token, and its fixed seconds."""
+    rest, effective = table.rest_seconds[batch, :, 0], table.effective_by_depth
+    fixed, per_sequence = pass_line(table, batch, depth + 1)
+    slope = expert_slope(table, batch * effective[depth])
+    # The gate keeps the step inside its CUDA graph, so single drafts may be longer than that graph holds for all.
+    inside = min(depth, max(table.graph_depth_by_batch[batch] - 1, 0))
+    verify = (rest[inside + 1] - rest[inside]) / batch + slope * (effective[depth + 1] - effective[depth])
+    return verify + per_sequence, fixed
+
+
+# --- which tokens to verify ---
 
 
 @fast_apart
@@ -63,7 +132,7 @@ def ragged_gate(table: PriceTable, survival: FloatArray, drafted: IntArray, rate
 
     `survival`: (sequences, depth), falling in depth, as deep as the prices.
     """
-    batch, deepest = survival.shape
+    batch = survival.shape[0]
     effective, depths, order = table.effective_by_depth, scratch.depths, scratch.order
     total = sort_tokens(table, survival, drafted, rate, scratch)
     tokens, prefix, best_tokens = 0.0, 0, 0.0
@@ -72,8 +141,7 @@ def ragged_gate(table: PriceTable, survival: FloatArray, drafted: IntArray, rate
     best = -rate * (rest + experts)
     depth_per_token = 1.0 / batch  # what one more token adds to the mean depth
     for n in range(total):
-        i = order[n] // deepest
-        d = order[n] - i * deepest  # a remainder would be a second division
+        i, d = sequence_of(order[n]), depth_of(order[n])
         tokens += survival[i, d]
         positions += effective[d + 1] - effective[d]
         rest, experts = ragged_parts(table, batch, (n + 1) * depth_per_token, positions, FIRST_CONTEXT)
@@ -82,70 +150,57 @@ def ragged_gate(table: PriceTable, survival: FloatArray, drafted: IntArray, rate
             best, prefix, best_tokens = value, n + 1, tokens
     depths[:batch] = 0
     for n in range(prefix):
-        depths[order[n] // deepest] += 1
+        depths[sequence_of(order[n])] += 1
     return best_tokens
 
 
-@fast_apart
+@fast
 def sort_tokens(table: PriceTable, survival: FloatArray, drafted: IntArray, rate: float, scratch: Scratch) -> int:
     """Tokens that may pay, by survival over marginal price (a stable sort); returns how many there are."""
     batch, deepest = survival.shape
-    rest, effective = table.rest_seconds[batch, :, 0], table.effective_by_depth
-    depths, bins, order, heads = scratch.depths, scratch.bins, scratch.order, scratch.heads
-    slope = expert_slope(table, batch * effective[0])
-    per_position = (rest[1] - rest[0]) / batch + 1e-15
-    cheapest = per_position + slope * (effective[deepest] - effective[deepest - 1])
-    cheapest_step = rest[1] - rest[0]
-    for d in range(1, deepest):
-        cheapest_step = min(cheapest_step, rest[d + 1] - rest[d])
-    never = rate * max(cheapest_step, 0.0) / batch  # survival below which no token pays at any depth
-    few = batch * deepest <= _FEW
-    if not few:
-        heads[:] = 0
+    if not scratch.priced[batch]:
+        _price_batch(table, batch, scratch)
+    bins, tokens, weights = scratch.bins, scratch.tokens, scratch.weights[batch]
+    never = rate * scratch.cheapest[batch]  # survival below which no token pays at any depth
     total = 0
     for i in range(batch):
         least = 1.0
-        depths[i] = 0
         for d in range(min(drafted[i], deepest)):
             if survival[i, d] <= never:
                 break
-            depths[i] = d + 1
-            price = per_position + slope * (effective[d + 1] - effective[d])
-            least = min(least, survival[i, d] * cheapest / price)
-            bin_ = min(max(int((1.0 - least) * (_BINS - 1)), 0), _BINS - 1)
-            token = i * deepest + d
-            bins[token] = bin_
-            if few:
-                _insert(order, bins, total, token)
-            else:
-                heads[bin_ + 1] += 1
+            least = min(least, survival[i, d] * weights[d])
+            bins[total] = min(max(int((1.0 - least) * (_BINS - 1)), 0), _BINS - 1)
+            tokens[total] = (i << _DEPTH_BITS) + d
             total += 1
-    if not few:
-        _counting_sort(depths, bins, order, heads, batch, deepest)
+    if total <= _FEW:
+        _rank(bins, tokens, scratch.order, total)
+    else:
+        _counting_sort(bins, tokens, scratch.order, scratch.heads, total)
     return total
 
 
-@inlined
-def _insert(order: IntArray, bins: IntArray, count: int, token: int) -> None:
-    """Insert the token in order among the first `count`, after those of the same bin."""
-    slot = count
-    while slot > 0 and bins[order[slot - 1]] > bins[token]:
-        order[slot] = order[slot - 1]
-        slot -= 1
-    order[slot] = token
+@fast
+def _rank(bins: IntArray, tokens: IntArray, order: IntArray, total: int) -> None:
+    """Without a branch per comparison, which would be mispredicted."""
+    for n in range(total):
+        bins[n] = bins[n] * total + n
+    for n in range(total):
+        place = 0
+        for other in range(total):
+            place += bins[other] < bins[n]
+        order[place] = tokens[n]
 
 
 @fast_apart
-def _counting_sort(
-    depths: IntArray, bins: IntArray, order: IntArray, heads: IntArray, batch: int, deepest: int
-) -> None:
+def _counting_sort(bins: IntArray, tokens: IntArray, order: IntArray, heads: IntArray, total: int) -> None:
+    heads[:] = 0
+    for n in range(total):
+        heads[bins[n] + 1] += 1
     for bin_ in range(_BINS):
         heads[bin_ + 1] += heads[bin_]
-    for i in range(batch):
-        for d in range(depths[i]):
-            token = i * deepest + d
-            order[heads[bins[token]]] = token
-            heads[bins[token]] += 1
+    for n in range(total):
+        order[heads[bins[n]]] = tokens[n]
+        heads[bins[n]] += 1
 
 
 @inlined
@@ -164,39 +219,6 @@ class EarlyStop(NamedTuple):
 
 
 @fast_apart
-def keep_drafting(
-    table: PriceTable, depth: int, next_acceptance: FloatArray, stop: EarlyStop, so_far: FloatArray, active: BoolArray
-) -> int:
-    """Before the pass after `depth` tokens: clear `active` where the next token is not expected to pay for drafting and
-    verifying it, and everywhere if the pass as a whole would not pay. Returns how many continue.
-
-    `next_acceptance`: by depth, of the next token.
-    """
-    batch = so_far.size
-    rest, effective = table.rest_seconds[batch, :, 0], table.effective_by_depth
-    fixed, per_sequence = pass_line(table, batch, depth + 1)
-    slope = expert_slope(table, batch * effective[depth])
-    # The gate keeps the step inside its CUDA graph, so single drafts may be longer than that graph holds for all.
-    inside = min(depth, max(table.graph_depth_by_batch[batch] - 1, 0))
-    verify = (rest[inside + 1] - rest[inside]) / batch + slope * (effective[depth + 1] - effective[depth])
-    hurdle = stop.rate * (verify + per_sequence)
-    total = 0.0
-    count = 0
-    for i in range(batch):
-        if active[i]:
-            worth = so_far[i] * next_acceptance[depth]
-            if worth * stop.sequence_factor > hurdle:
-                total += worth * stop.pass_factor - hurdle
-                count += 1
-            else:
-                active[i] = False
-    if total <= stop.rate * fixed:
-        active[:] = False
-        return 0
-    return count
-
-
-@fast_apart
 def draft_lengths(
     table: PriceTable,
     survival: FloatArray,
@@ -212,17 +234,35 @@ def draft_lengths(
     if not table.by_pass:
         drafted[:batch] = depth
         return
-    so_far, active = scratch.so_far[:batch], scratch.active[:batch]
-    so_far[:] = 1.0
-    active[:] = True
-    drafted[:batch] = 0
-    for drafted_so_far in range(depth):
-        if keep_drafting(table, drafted_so_far, next_acceptance, stop, so_far, active) == 0:
+    if not scratch.priced[batch]:
+        _price_batch(table, batch, scratch)
+    so_far, active, count = scratch.so_far, scratch.active, batch
+    for i in range(batch):
+        so_far[i], active[i], drafted[i] = 1.0, i, 0
+    for passed in range(depth):
+        count = _keep_drafting(scratch.passes[batch, passed], next_acceptance[passed], stop, so_far, active, count)
+        if count == 0:
             break
-        for i in range(batch):
-            if active[i]:
-                drafted[i] += 1
-                so_far[i] = survival[i, drafted_so_far]
+        for n in range(count):
+            i = active[n]
+            drafted[i] = passed + 1
+            so_far[i] = survival[i, passed]
+
+
+@fast
+def _keep_drafting(
+    prices: FloatArray, acceptance: float, stop: EarlyStop, so_far: FloatArray, active: IntArray, count: int
+) -> int:
+    """Before a pass: keep the first `count` of `active` whose next token, of this `acceptance`, is expected to pay for
+    drafting and verifying it; none if the pass as a whole would not pay. Returns how many continue."""
+    hurdle, total, kept = stop.rate * prices[0], 0.0, 0
+    for n in range(count):
+        worth = so_far[active[n]] * acceptance
+        if worth * stop.sequence_factor > hurdle:
+            total += worth * stop.pass_factor - hurdle
+            active[kept] = active[n]
+            kept += 1
+    return 0 if total <= stop.rate * prices[1] else kept
 
 
 @fast_entry

@@ -49,6 +49,7 @@ class Learned(NamedTuple):
     tried: FloatArray  # by depth: tokens reached, a decaying sum
     taken: FloatArray  # by depth: tokens accepted, a decaying sum
     recent: FloatArray  # (2, depth): both of the recent rounds only
+    counts: FloatArray  # scratch: (2, depth), both of one step
     texts: Rows[Texts]
     times: Times
     credit: FloatArray  # by depth, from 0: tokens per token that knowing it better could have won since its last probe
@@ -69,6 +70,7 @@ class Learned(NamedTuple):
             tried=np.zeros(max_depth),
             taken=np.zeros(max_depth),
             recent=np.zeros((2, max_depth)),
+            counts=np.zeros((2, max_depth)),
             texts=rows_of(Texts, square=tuning[0].first_square),
             times=start(max_batch, max_depth, tuning),
             credit=np.zeros(max_depth + 1),
@@ -87,16 +89,19 @@ def learn_acceptance(learned: Learned, verified: IntArray, accepted: IntArray, u
     """Rounds cut short are censored. `unseen`: tries and takes, by depth, that a gate expected of the drafts it left
     out; without them only confident drafts would count, and every depth would look better than it is."""
     tuning, tried, taken, recent = learned.tuning[0], learned.tried, learned.taken, learned.recent
+    counts = learned.counts
+    for depth in range(tried.size):
+        counts[0, depth], counts[1, depth] = unseen[0, depth], unseen[1, depth]
+    for i in range(verified.size):
+        for depth in range(min(accepted[i] + 1, verified[i])):
+            counts[0, depth] += 1.0
+        for depth in range(accepted[i]):
+            counts[1, depth] += 1.0
     keep_recent = max(1.0 - tuning.recent_forgetting, 1.0 - verified.size / tuning.least_rounds)
     keep_long = 1.0 - (1.0 - keep_recent) / tuning.longer
     for depth in range(tried.size):
-        tries, takes = unseen[0, depth], unseen[1, depth]
-        for i in range(verified.size):
-            if verified[i] > depth and accepted[i] >= depth:
-                tries += 1
-            if accepted[i] > depth:
-                takes += 1
-        takes = min(takes, tries)
+        tries = counts[0, depth]
+        takes = min(counts[1, depth], tries)
         keep = keep_long if tries > 0 else 1.0 - tuning.untried_forgetting  # an untried depth decays slowly
         tried[depth] = keep * tried[depth] + tries
         taken[depth] = keep * taken[depth] + takes
@@ -175,15 +180,15 @@ def learn_shift(learned: Learned, expected: float, observed: float, tokens: floa
 
 
 @compiled
-def shift_survival(survival: FloatArray, by: float) -> None:
-    """Every token's odds times e^by, in place."""
-    if by == 0.0:
-        return
-    odds = np.exp(-by)
+def believe(believed: FloatArray, survival: FloatArray, drafted: IntArray, shift: float) -> None:
+    """Fill `believed` with the survival of the tokens that were drafted, the odds of each times e^shift; 0 where there
+    is no signal."""
+    odds, width = np.exp(-shift), survival.shape[1]
     for i in range(survival.shape[0]):
-        before, alive = 1.0, 1.0
-        for d in range(survival.shape[1]):
-            p = min(max(survival[i, d] / max(before, 1e-12), 1e-6), 1.0 - 1e-6)
-            before = survival[i, d]
+        before = alive = 1.0
+        for d in range(min(drafted[i], believed.shape[1])):
+            said = survival[i, d] if d < width else 0.0
+            p = min(max(said / max(before, 1e-12), 1e-6), 1.0 - 1e-6)
+            before = said
             alive *= 1.0 / (1.0 + (1.0 - p) / p * odds)
-            survival[i, d] = alive
+            believed[i, d] = said if shift == 0.0 else alive
