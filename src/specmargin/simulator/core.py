@@ -156,11 +156,11 @@ def gather_signals(simulation: Simulation, drafting: bool) -> int:
         request = state.requests[slot.request]
         if slot.drafts if drafting else _decodes(request):
             state.lengths[count] = request.held
+            round_ = request.next_round
+            accepted = rounds.accepted[round_] if sees_outcomes else -1
             for d in range(survival.shape[1]):
-                if sees_outcomes:
-                    survival[count, d] = 1.0 if d < rounds.accepted[request.next_round] else 0.0
-                else:
-                    survival[count, d] = rounds.survival[request.next_round, d]
+                outcome = 1.0 if d < accepted else 0.0
+                survival[count, d] = outcome if sees_outcomes else rounds.survival[round_, d]
             count += 1
     return count
 

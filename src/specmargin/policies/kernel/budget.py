@@ -121,7 +121,7 @@ def choose_budget(
     priced.seconds[: total + 1] = 0.0
     for r in range(rounds):
         one = survival[r, :batch]
-        sort_tokens(priced.table, one, drafted, 0.0, priced.scratch)
+        sort_tokens(priced.table, one, drafted, 0.0, 0.0, priced.scratch)
         _add_round(priced, one, shape, factors, total)
     best, budget = -1.0, 0
     for n in range(total + 1):

@@ -14,8 +14,10 @@ import numpy as np
 from specmargin.compiler import HandleBase, StructType, compiled, define_handle, entry, register
 from specmargin.policies.kernel.depth import (
     best_depth,
+    best_whole_depth,
     choose_plain_probe,
     choose_probe,
+    fill_goodput,
     fill_options,
     is_allowed,
     is_budgeted,
@@ -26,7 +28,6 @@ from specmargin.policies.kernel.gate import EarlyStop, Scratch, draft_lengths, r
 from specmargin.policies.kernel.learn import (
     Learned,
     acceptance_shift,
-    believe,
     conditional_acceptance,
     learn_acceptance,
     learn_shift,
@@ -54,14 +55,19 @@ def choose_depth(kernel: Kernel, batch: int) -> tuple[int, bool]:
     if marks.step < marks.off_until:
         return 0, rules.gates
     gated = rules.gates and kernel.learned.shift[0] >= rules.tuning[0].fallen
-    if gated and not (is_probe_due(kernel) or is_budgeted(kernel, within)):  # options would not be looked at
+    plain_step = not (is_probe_due(kernel) or is_budgeted(kernel, within))
+    if gated and plain_step:  # options would not be looked at
         marks.state = enter_state(kernel.learned.times, rules.table, within, marks.state, marks.step)
         marks.depth = _depth_ahead(rules.ahead, within)
         return marks.depth, True
-    fill_options(kernel, within)
-    if gated:
-        return _gated_depth(kernel, within)
-    best = best_depth(kernel, within)
+    if plain_step:
+        fill_goodput(kernel, within)
+        best = best_whole_depth(kernel, within)
+    else:
+        fill_options(kernel, within)
+        if gated:
+            return _gated_depth(kernel, within)
+        best = best_depth(kernel, within)
     if _is_worth_a_change(kernel, within, best):
         marks.depth = best
     probe = choose_probe(kernel, within, marks.depth)
@@ -131,8 +137,7 @@ def choose_verify(kernel: Kernel, gated: bool, survival: FloatArray, drafted: In
     """Before verifying: fill the scratch's depths with how much of each draft to verify, unless drafts are verified
     whole. Returns WHOLE, GATED or UNUSABLE (a survival is not a probability), and the tokens expected to be accepted
     and to be reached."""
-    rules, scratch = kernel.rules, kernel.scratch
-    believed, (batch, width) = scratch.believed, survival.shape
+    rules, scratch, (batch, width) = kernel.rules, kernel.scratch, survival.shape
     if not (gated and rules.gates):
         return WHOLE, 0.0, 0.0
     usable = True
@@ -141,9 +146,8 @@ def choose_verify(kernel: Kernel, gated: bool, survival: FloatArray, drafted: In
             usable &= (survival[i, d] >= 0.0) & (survival[i, d] <= 1.0)  # False for NaN
     if not usable:
         return UNUSABLE, 0.0, 0.0
-    believe(believed, survival, drafted, kernel.learned.shift[0])
     rate = rules.ahead.rate_by_batch[min(batch, rules.ahead.rate_by_batch.size - 1)]
-    ragged_gate(rules.table, believed[:batch], drafted, rate, scratch)
+    ragged_gate(rules.table, survival, drafted, rate, kernel.learned.shift[0], scratch)
     if not rules.learns:
         return GATED, 0.0, 0.0
     accepted, reached = _expected(scratch, drafted, batch)
@@ -159,13 +163,12 @@ def _expected(scratch: Scratch, drafted: IntArray, batch: int) -> tuple[float, f
     for i in range(batch):
         before = 1.0
         for d in range(min(drafted[i], survival.shape[1])):
-            if d < depths[i]:
-                accepted += survival[i, d]
-                reached += before
-            else:
-                unseen[0, d] += before
-                unseen[1, d] += survival[i, d]
-            before = survival[i, d]
+            seen, after = d < depths[i], survival[i, d]
+            accepted += after if seen else 0.0
+            reached += before if seen else 0.0
+            unseen[0, d] += 0.0 if seen else before
+            unseen[1, d] += 0.0 if seen else after
+            before = after
     return accepted, reached
 
 

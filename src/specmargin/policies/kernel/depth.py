@@ -49,6 +49,18 @@ def is_cut(kernel: Kernel, depth: int) -> bool:
 @compiled
 def fill_options(kernel: Kernel, batch: int) -> None:
     """Every depth at this batch, by learned acceptance and times."""
+    fill_goodput(kernel, batch)
+    for depth in range(kernel.options.size):
+        option = kernel.options[depth]
+        option.whole = option.log_goodput = math.log(option.goodput)
+        option.verify_weight, option.draft_weight = _weights(kernel, batch, depth, depth)
+    if is_budgeted(kernel, batch):
+        _add_gains(kernel, batch)
+
+
+@compiled
+def fill_goodput(kernel: Kernel, batch: int) -> None:
+    """What a step needs that probes nothing; logarithms of every depth would take as long as all else."""
     rules, learned, options = kernel.rules, kernel.learned, kernel.options
     marks, times, table = learned.marks[0], learned.times, rules.table
     marks.state = enter_state(times, table, batch, marks.state, marks.step)
@@ -64,14 +76,10 @@ def fill_options(kernel: Kernel, batch: int) -> None:
         if depth < rules.prior.size:
             option.acceptance = conditional_acceptance(rules.prior, learned, depth, shift, rounds)
             option.rounds = learned.tried[depth] + rules.tuning[0].prior_rounds
-        verify, z = verify_part(times, marks.state, batch, depth)
-        draft = table.draft_seconds[batch, depth, 0] * drafting
-        seconds = max(verify + draft, 1e-9)
-        option.whole = option.log_goodput = math.log(committed / seconds)
+        seconds = verify_part(times, marks.state, batch, depth)[0] + table.draft_seconds[batch, depth, 0] * drafting
+        option.goodput = committed / max(seconds, 1e-9)
+        option.whole = option.log_goodput = 0.0
         option.verified = depth
-        option.verify_weight, option.draft_weight = verify / seconds * z, draft / seconds
-    if is_budgeted(kernel, batch):
-        _add_gains(kernel, batch)
 
 
 @compiled
@@ -155,6 +163,21 @@ def best_depth(kernel: Kernel, batch: int) -> int:
         ):
             best = depth
     return max(best, 0)
+
+
+@compiled
+def best_whole_depth(kernel: Kernel, batch: int) -> int:
+    """The same where no worker gates drafts. Needs `fill_goodput`, and fills the logarithms of that depth and of the
+    current one."""
+    best, current, options = -1, kernel.learned.marks[0].depth, kernel.options
+    for depth in range(options.size):
+        if is_allowed(kernel, batch, depth) and (best < 0 or options[depth].goodput > options[best].goodput):
+            best = depth
+    best = max(best, 0)
+    options[best].log_goodput = options[best].whole = math.log(options[best].goodput)
+    if current >= 0 and current != best:
+        options[current].log_goodput = options[current].whole = math.log(options[current].goodput)
+    return best
 
 
 @compiled

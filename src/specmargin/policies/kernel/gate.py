@@ -7,11 +7,12 @@ at the first decline would lose up to 6% in single cases: fixed times make the o
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import numpy as np
 
-from specmargin.compiler import compiled_apart, fast, fast_apart, fast_entry, inlined
+from specmargin.compiler import compiled, compiled_apart, fast, fast_apart, fast_entry, inlined
 from specmargin.policies.kernel.prices import (
     FIRST_CONTEXT,
     PriceTable,
@@ -24,6 +25,7 @@ from specmargin.step import BoolArray, FloatArray, IntArray
 
 _BINS = 1024  # of survival over price, in which tokens count as equal: steps of 0.001
 _FEW = 96  # tokens up to which counting those before each one is faster than clearing the bins; the order is the same
+_LANES = 16  # comparisons at a time: loops over fewer would end in single ones
 _DEPTH_BITS = 16  # of a token's number; its sequence is above them
 
 
@@ -35,9 +37,8 @@ class Scratch(NamedTuple):
     bins: IntArray  # by token: its bin
     tokens: IntArray  # `token_number` in order of sequence and depth
     order: IntArray  # the same, best first
-    heads: IntArray  # by bin: the next free slot in `order`
-    so_far: FloatArray  # by sequence: survival of the draft up to here
-    active: IntArray  # sequences that are still drafting
+    heads: IntArray  # by bin: the next free slot in `order`; of few tokens, by token: its place there
+    worth: FloatArray  # by depth: tokens that a draft pass is worth beyond those that it costs
     believed: FloatArray  # (sequence, depth): survival that the gate decides from, of the tokens that were drafted
     unseen: FloatArray  # (2, depth): tokens reached and accepted that are expected of drafts left out
     nothing: FloatArray  # the same where nothing was left out
@@ -49,16 +50,14 @@ class Scratch(NamedTuple):
 
     @classmethod
     def of(cls, max_batch: int, max_depth: int) -> Scratch:
-        bins, tokens, order = np.zeros((3, max_batch * max_depth), dtype=np.int64)
-        depths, active = np.zeros((2, max_batch), dtype=np.int64)
+        bins, tokens, order = np.zeros((3, max_batch * max_depth + _LANES), dtype=np.int64)
         return cls(
-            depths=depths,
+            depths=np.zeros(max_batch, dtype=np.int64),
             bins=bins,
             tokens=tokens,
             order=order,
             heads=np.zeros(_BINS + 1, dtype=np.int64),
-            so_far=np.zeros(max_batch),
-            active=active,
+            worth=np.zeros(max_depth),
             believed=np.zeros((max_batch, max_depth)),
             unseen=np.zeros((2, max_depth)),
             nothing=np.zeros((2, max_depth)),
@@ -126,15 +125,15 @@ def _pass_prices(table: PriceTable, batch: int, depth: int) -> tuple[float, floa
 # --- which tokens to verify ---
 
 
-@fast_apart
-def ragged_gate(table: PriceTable, survival: FloatArray, drafted: IntArray, rate: float, scratch: Scratch) -> float:
+@fast
+def ragged_gate(
+    table: PriceTable, survival: FloatArray, drafted: IntArray, rate: float, shift: float, scratch: Scratch
+) -> float:
     """Fill `scratch.depths` with how much of each draft to verify; returns the expected tokens beyond one per sequence.
-
-    `survival`: (sequences, depth), falling in depth, as deep as the prices.
-    """
+    `survival` and `shift`: as `sort_tokens` takes them."""
     batch = survival.shape[0]
-    effective, depths, order = table.effective_by_depth, scratch.depths, scratch.order
-    total = sort_tokens(table, survival, drafted, rate, scratch)
+    effective, believed, depths, order = table.effective_by_depth, scratch.believed, scratch.depths, scratch.order
+    total = sort_tokens(table, survival, drafted, rate, shift, scratch)
     tokens, prefix, best_tokens = 0.0, 0, 0.0
     positions = batch * effective[0]
     rest, experts = ragged_parts(table, batch, 0.0, positions, FIRST_CONTEXT)
@@ -142,53 +141,76 @@ def ragged_gate(table: PriceTable, survival: FloatArray, drafted: IntArray, rate
     depth_per_token = 1.0 / batch  # what one more token adds to the mean depth
     for n in range(total):
         i, d = sequence_of(order[n]), depth_of(order[n])
-        tokens += survival[i, d]
+        tokens += believed[i, d]
         positions += effective[d + 1] - effective[d]
         rest, experts = ragged_parts(table, batch, (n + 1) * depth_per_token, positions, FIRST_CONTEXT)
         value = tokens - rate * (rest + experts)
         if value > best:
             best, prefix, best_tokens = value, n + 1, tokens
-    depths[:batch] = 0
     for n in range(prefix):
         depths[sequence_of(order[n])] += 1
     return best_tokens
 
 
 @fast
-def sort_tokens(table: PriceTable, survival: FloatArray, drafted: IntArray, rate: float, scratch: Scratch) -> int:
-    """Tokens that may pay, by survival over marginal price (a stable sort); returns how many there are."""
-    batch, deepest = survival.shape
+def sort_tokens(
+    table: PriceTable, survival: FloatArray, drafted: IntArray, rate: float, shift: float, scratch: Scratch
+) -> int:
+    """Tokens that may pay, by survival over marginal price (a stable sort); returns how many there are. No token is
+    chosen yet: `scratch.depths` are 0.
+
+    `survival`: (sequences, depth), falling in depth. `scratch.believed` is filled with it, as far as was drafted, the
+    odds of each token times e^shift; 0 where there is no signal.
+    """
+    batch, width = survival.shape
     if not scratch.priced[batch]:
         _price_batch(table, batch, scratch)
-    bins, tokens, weights = scratch.bins, scratch.tokens, scratch.weights[batch]
+    bins, tokens, believed, weights = scratch.bins, scratch.tokens, scratch.believed, scratch.weights[batch]
     never = rate * scratch.cheapest[batch]  # survival below which no token pays at any depth
+    odds = math.exp(-shift)
     total = 0
     for i in range(batch):
-        least = 1.0
-        for d in range(min(drafted[i], deepest)):
-            if survival[i, d] <= never:
-                break
-            least = min(least, survival[i, d] * weights[d])
+        scratch.depths[i] = 0
+        before = alive = least = 1.0
+        may_pay = True
+        for d in range(min(drafted[i], believed.shape[1])):
+            said = survival[i, d] if d < width else 0.0
+            alive = said if shift == 0.0 else _shifted(said, before, alive, odds)
+            before = said
+            believed[i, d] = alive
+            may_pay &= bool(alive > never)
+            least = min(least, alive * weights[d])
             bins[total] = min(max(int((1.0 - least) * (_BINS - 1)), 0), _BINS - 1)
             tokens[total] = (i << _DEPTH_BITS) + d
-            total += 1
+            total += may_pay
     if total <= _FEW:
-        _rank(bins, tokens, scratch.order, total)
+        _rank(bins, tokens, scratch.order, scratch.heads, total)
     else:
         _counting_sort(bins, tokens, scratch.order, scratch.heads, total)
     return total
 
 
+@compiled
+def _shifted(said: float, before: float, alive: float, odds: float) -> float:
+    """Survival of a token after one that survives by `before` as its drafter said, and by `alive` as believed."""
+    p = min(max(said / max(before, 1e-12), 1e-6), 1.0 - 1e-6)
+    return alive * (1.0 / (1.0 + (1.0 - p) / p * odds))
+
+
 @fast
-def _rank(bins: IntArray, tokens: IntArray, order: IntArray, total: int) -> None:
-    """Without a branch per comparison, which would be mispredicted."""
+def _rank(bins: IntArray, tokens: IntArray, order: IntArray, places: IntArray, total: int) -> None:
+    """Each token after those of lower bins and earlier ones of the same. Comparing all is faster than a sort whose
+    branches are mispredicted."""
+    compared = (total + _LANES - 1) // _LANES * _LANES
+    for n in range(compared):
+        bins[n] = (bins[n] << _DEPTH_BITS) + n
+        places[n] = 0
+    for other in range(total):
+        key = bins[other]
+        for n in range(compared):
+            places[n] += key < bins[n]
     for n in range(total):
-        bins[n] = bins[n] * total + n
-    for n in range(total):
-        place = 0
-        for other in range(total):
-            place += bins[other] < bins[n]
-        order[place] = tokens[n]
+        order[places[n]] = tokens[n]
 
 
 @fast_apart
@@ -218,7 +240,7 @@ class EarlyStop(NamedTuple):
     pass_factor: float  # the same for the pass as a whole
 
 
-@fast_apart
+@fast
 def draft_lengths(
     table: PriceTable,
     survival: FloatArray,
@@ -229,40 +251,31 @@ def draft_lengths(
     drafted: IntArray,
 ) -> None:
     """Fill `drafted` as an engine would draft, pass by pass: each pass for the sequences whose next token is expected
-    to pay. It looks at the survival of a token only after drafting it. A block is drafted whole."""
+    to pay for drafting and verifying it, and none after a pass that would not pay as a whole. It looks at the survival
+    of a token only after drafting it. A block is drafted whole."""
     batch = survival.shape[0]
     if not table.by_pass:
         drafted[:batch] = depth
         return
     if not scratch.priced[batch]:
         _price_batch(table, batch, scratch)
-    so_far, active, count = scratch.so_far, scratch.active, batch
+    passes, worth = scratch.passes[batch], scratch.worth
+    worth[:depth] = 0.0
     for i in range(batch):
-        so_far[i], active[i], drafted[i] = 1.0, i, 0
-    for passed in range(depth):
-        count = _keep_drafting(scratch.passes[batch, passed], next_acceptance[passed], stop, so_far, active, count)
-        if count == 0:
-            break
-        for n in range(count):
-            i = active[n]
-            drafted[i] = passed + 1
-            so_far[i] = survival[i, passed]
-
-
-@fast
-def _keep_drafting(
-    prices: FloatArray, acceptance: float, stop: EarlyStop, so_far: FloatArray, active: IntArray, count: int
-) -> int:
-    """Before a pass: keep the first `count` of `active` whose next token, of this `acceptance`, is expected to pay for
-    drafting and verifying it; none if the pass as a whole would not pay. Returns how many continue."""
-    hurdle, total, kept = stop.rate * prices[0], 0.0, 0
-    for n in range(count):
-        worth = so_far[active[n]] * acceptance
-        if worth * stop.sequence_factor > hurdle:
-            total += worth * stop.pass_factor - hurdle
-            active[kept] = active[n]
-            kept += 1
-    return 0 if total <= stop.rate * prices[1] else kept
+        so_far, length = 1.0, 0
+        while length < depth:
+            gain, hurdle = so_far * next_acceptance[length], stop.rate * passes[length, 0]
+            if not gain * stop.sequence_factor > hurdle:
+                break
+            worth[length] += gain * stop.pass_factor - hurdle
+            so_far = survival[i, length]
+            length += 1
+        drafted[i] = length
+    paying = 0
+    while paying < depth and worth[paying] > stop.rate * passes[paying, 1]:
+        paying += 1
+    for i in range(batch):
+        drafted[i] = min(drafted[i], paying)
 
 
 @fast_entry
@@ -283,7 +296,7 @@ def sample_goodput(
         survival = sample[picked[step]]
         draft_lengths(table, survival, depth, next_acceptance, stop, scratch, drafted)
         seconds += drafting_seconds(table, drafted, batch, FIRST_CONTEXT)
-        tokens += batch + ragged_gate(table, survival, drafted, stop.rate, scratch)
+        tokens += batch + ragged_gate(table, survival, drafted, stop.rate, 0.0, scratch)
         rest, experts = verify_parts(table, scratch.depths, batch)
         seconds += rest + experts
     return float(tokens / seconds)

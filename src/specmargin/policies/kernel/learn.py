@@ -93,10 +93,10 @@ def learn_acceptance(learned: Learned, verified: IntArray, accepted: IntArray, u
     for depth in range(tried.size):
         counts[0, depth], counts[1, depth] = unseen[0, depth], unseen[1, depth]
     for i in range(verified.size):
-        for depth in range(min(accepted[i] + 1, verified[i])):
-            counts[0, depth] += 1.0
-        for depth in range(accepted[i]):
-            counts[1, depth] += 1.0
+        reached = min(accepted[i] + 1, verified[i])
+        for depth in range(tried.size):  # without a branch on the outcome, which would be mispredicted
+            counts[0, depth] += 1.0 if depth < reached else 0.0
+            counts[1, depth] += 1.0 if depth < accepted[i] else 0.0
     keep_recent = max(1.0 - tuning.recent_forgetting, 1.0 - verified.size / tuning.least_rounds)
     keep_long = 1.0 - (1.0 - keep_recent) / tuning.longer
     for depth in range(tried.size):
@@ -177,18 +177,3 @@ def learn_shift(learned: Learned, expected: float, observed: float, tokens: floa
     step = tuning.shift_rate * (observed - expected) / (spread + tuning.shift_rounds)
     moved = (1.0 - tuning.shift_forgetting) * shift[0] + step
     shift[0] = min(max(moved, -tuning.largest_shift), tuning.largest_shift)
-
-
-@compiled
-def believe(believed: FloatArray, survival: FloatArray, drafted: IntArray, shift: float) -> None:
-    """Fill `believed` with the survival of the tokens that were drafted, the odds of each times e^shift; 0 where there
-    is no signal."""
-    odds, width = np.exp(-shift), survival.shape[1]
-    for i in range(survival.shape[0]):
-        before = alive = 1.0
-        for d in range(min(drafted[i], believed.shape[1])):
-            said = survival[i, d] if d < width else 0.0
-            p = min(max(said / max(before, 1e-12), 1e-6), 1.0 - 1e-6)
-            before = said
-            alive *= 1.0 / (1.0 + (1.0 - p) / p * odds)
-            believed[i, d] = said if shift == 0.0 else alive

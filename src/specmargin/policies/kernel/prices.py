@@ -170,10 +170,9 @@ def ragged_parts(
     low = min(int(mean_depth), table.effective_by_depth.size - 2)
     rest = at_context(table.rest_seconds, batch, low, context)
     over = mean_depth - low
-    if over > 0.0:
-        if low == table.graph_depth_by_batch[batch]:
-            over = 1.0
-        rest += over * (at_context(table.rest_seconds, batch, low + 1, context) - rest)
+    if (over > 0.0) & (low == table.graph_depth_by_batch[batch]):
+        over = 1.0
+    rest += over * (at_context(table.rest_seconds, batch, low + 1, context) - rest)
     return rest, expert_seconds(table, effective)
 
 

@@ -28,6 +28,7 @@ from specmargin.step import FloatArray, IntArray
 
 LEVEL, DRAFT, FIRST = 0, 1, 2  # places of the level, of drafting and of depth 0 in the state
 STATES = 18  # powers of two up to 131,072 sequences
+_LANES = 4  # numbers at a time: loops over fewer would end in single ones, whose divisions take as long
 LONGEST_SECONDS = 100.0  # a longer time is not that of a step
 _LEAST_VARIANCE, _MOST_VARIANCE = 1e-9, 1e4  # within which rounding does not matter
 
@@ -38,24 +39,25 @@ class Times(NamedTuple):
 
     tuning: Rows[Tuning]
     mean: FloatArray  # (states, 2 + depths): level, drafting, depth 0, slopes
-    spread: FloatArray  # (states, 2 + depths, 2 + depths): covariance
-    prior: FloatArray  # covariance before anything was timed
+    spread: FloatArray  # (states, 2 + depths, 2 + depths): covariance; its last axis is padded with zeros
+    prior: FloatArray  # covariance before anything was timed, as padded
     seen: IntArray  # (states, 2): steps timed, and the last one's number; −1: none
     timed: IntArray  # (states, depths): steps timed that verified this depth
     doubted: IntArray  # (states, depths): whether its last step was far slower (1) or faster (−1) than expected
     noise: FloatArray  # (1,): variance of a single step
     drift: FloatArray  # (2,): variance of the level per step; deviation of the last step
-    scratch: FloatArray  # (2, 2 + depths)
+    scratch: FloatArray  # (2, 2 + depths), as padded
     seconds: FloatArray  # (batch, depths): verify steps of equal depths, by the table
     weights: FloatArray  # (batch, depths): z of a depth; 1 at depth 0, or 0 if the row is not filled
 
     @classmethod
     def nothing(cls, max_batch: int, max_depth: int, tuning: Rows[Tuning]) -> Times:
         tuned, size = tuning[0], FIRST + 1 + max_depth
-        prior = np.zeros((size, size))
+        padded = -(-size // _LANES) * _LANES
+        prior = np.zeros((size, padded))
         depth = np.arange(1.0, max_depth + 1.0)
         alike = np.exp(-0.5 * ((depth[:, np.newaxis] - depth) / tuned.slope_reach) ** 2)
-        prior[FIRST + 1 :, FIRST + 1 :] = tuned.slope_prior**2 * alike + tuned.own_slope**2 * np.eye(max_depth)
+        prior[FIRST + 1 :, FIRST + 1 : size] = tuned.slope_prior**2 * alike + tuned.own_slope**2 * np.eye(max_depth)
         prior[LEVEL, LEVEL], prior[DRAFT, DRAFT] = tuned.level_prior**2, tuned.draft_prior**2
         prior[FIRST, FIRST] = tuned.plain_prior**2
         seen = np.zeros((STATES, 2), dtype=np.int64)
@@ -63,14 +65,14 @@ class Times(NamedTuple):
         return cls(
             tuning=tuning,
             mean=np.zeros((STATES, size)),
-            spread=np.zeros((STATES, size, size)),
+            spread=np.zeros((STATES, size, padded)),
             prior=prior,
             seen=seen,
             timed=np.zeros((STATES, 1 + max_depth), dtype=np.int64),
             doubted=np.zeros((STATES, 1 + max_depth), dtype=np.int64),
             noise=np.full(1, tuned.noise),
             drift=np.array([tuned.least_drift, 0.0]),
-            scratch=np.zeros((2, size)),
+            scratch=np.zeros((2, padded)),
             seconds=np.zeros((1 + max_batch, 1 + max_depth)),
             weights=np.zeros((1 + max_batch, 1 + max_depth)),
         )
@@ -104,7 +106,7 @@ def enter_state(times: Times, table: PriceTable, batch: int, last: int, step: in
         less = min(times.tuning[0].octave * abs(last - state), 1.0) if known else 1.0
         for i in range(times.prior.shape[0]):
             times.mean[state, i] = _carried(times, times.mean[source, i], i) if known else 0.0
-            for j in range(times.prior.shape[0]):
+            for j in range(times.prior.shape[1]):
                 before = times.spread[source, i, j] if known else times.prior[i, j]
                 times.spread[state, i, j] = before + less * (times.prior[i, j] - before)
         times.seen[state, 0] = 0
@@ -221,7 +223,7 @@ def learn_time(
     bounded = min(max(error, -limit), limit)
     for i in range(size):
         mean[i] += gain[i] / variance * bounded
-        for j in range(size):
+        for j in range(p.shape[1]):
             p[i, j] -= gain[i] * gain[j] / variance
         p[i, i] = max(p[i, i], _LEAST_VARIANCE)  # rounding, after a step that was far off
     # Deviations in a row that agree are a level that changes faster than believed: with the right drift they are white.
@@ -254,7 +256,7 @@ def _explain(spread: FloatArray, h: FloatArray, low: int, high: int, gain: Float
     """Fill `gain` with the covariance of the state and a step's logarithm; returns the variance of that logarithm. `h`
     is 0 but for the level, drafting and two depths, which may be the same one."""
     explained = 0.0
-    for i in range(h.size):
+    for i in range(spread.shape[0]):
         gain[i] = spread[i, LEVEL] * h[LEVEL] + spread[i, DRAFT] * h[DRAFT] + spread[i, FIRST + low] * h[FIRST + low]
         if high != low:
             gain[i] += spread[i, FIRST + high] * h[FIRST + high]
@@ -269,8 +271,8 @@ def _forget(times: Times, state: int, step: int) -> None:
     steps = max(step - seen[1], 1)
     lost = min(tuning.forgetting * steps, 1.0)
     for i in range(DRAFT, times.prior.shape[0]):
-        for j in range(DRAFT, times.prior.shape[0]):
-            p[i, j] += lost * (times.prior[i, j] - p[i, j])
+        for j in range(times.prior.shape[1]):  # the level's too, which keeps its own: whole lanes
+            p[i, j] += (lost if j >= DRAFT else 0.0) * (times.prior[i, j] - p[i, j])
     drift = tuning.first_drift if seen[0] < tuning.first_steps else times.drift[0]
     p[LEVEL, LEVEL] = min(p[LEVEL, LEVEL] + drift * steps, times.prior[LEVEL, LEVEL])
     seen[0] += 1

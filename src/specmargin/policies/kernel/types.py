@@ -53,8 +53,9 @@ class Option:
     alive: float  # probability that the whole draft is accepted
     acceptance: float  # of the token at this depth, if those before it were accepted
     rounds: float  # that this acceptance is learned from, the prior included
-    log_goodput: float  # tokens per sequence and second as its drafts are verified, without the machine's speed
-    whole: float  # the same where drafts are verified whole; differs only where workers gate them
+    goodput: float  # tokens per sequence and second where drafts are verified whole, without the machine's speed
+    log_goodput: float  # its logarithm, as the drafts are verified
+    whole: float  # its logarithm where they are verified whole; differs only where workers gate them
     verified: int  # tokens per sequence that are verified, to the nearest one
     verify_weight: float  # how much the logarithm of its round moves with the slope of that verification
     draft_weight: float  # and with drafting
