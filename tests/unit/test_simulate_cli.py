@@ -55,6 +55,22 @@ def test_a_table_for_people_names_policies_time_and_sources(capsys: pytest.Captu
         assert part in text
 
 
+def test_ranks_behind_a_router(capsys: pytest.CaptureFixture[str]) -> None:
+    """By default with the vote and the best static depth; the time of their steps adds up as that of one engine."""
+    asked = [*QUICK, "--dp", "4", "--ep", "--depth", "2", "--router", "least-requests"]
+    payload = json_of(capsys, "simulate", *asked)
+    assert [row["policy"] for row in payload["policies"]] == ["vote", "best-fixed", "none"]
+    for row in payload["policies"]:
+        assert row["ranks"] == 4 and row["finished"] == 40
+        assert row["goodput_per_gpu"] == pytest.approx(row["goodput_tokens_per_second"] / 4)
+        assert 0.0 < row["imbalance_share"] + row["padding_share"] < 1.0
+        assert sum(row["seconds_by_component"].values()) == pytest.approx(row["busy_seconds"], rel=1e-6)
+    assert run("simulate", asked) == 0
+    assert "4 ranks, least-requests; shares of their busy time" in capsys.readouterr().out
+    with pytest.raises(InputError, match="--policy controller decides for one engine"):
+        run("simulate", [*asked, "--policy", "controller"])
+
+
 def test_requests_steps_and_figures_are_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     paths = {name: tmp_path / name for name in ("requests.parquet", "steps.parquet", "day.svg")}
     flags = ["--save-requests", paths["requests.parquet"], "--save-steps", paths["steps.parquet"]]
