@@ -15,7 +15,7 @@ from lab.validation.cells.observed import Cell
 from specmargin.decisions.pricer import Pricer
 from specmargin.decisions.scenario import Scenario
 from specmargin.prices.launches import DRAFT_PROMPT, HOST_SEQUENCE, HOST_STEP, Graph, launches
-from specmargin.prices.model import StepPrice
+from specmargin.prices.model import ComponentPrice, StepPrice
 from specmargin.simulator.graphs import Graphs
 from specmargin.step import FloatArray, IntArray, Step
 
@@ -95,12 +95,17 @@ class CorrectedPricer(Pricer):
 
     def verify(self, step: Step, local: Step | None = None) -> StepPrice:
         price, factor = super().verify(step, local), self._correction.factor(step)
-        return StepPrice(components=tuple(replace(line, **_scaled(line, factor)) for line in price.components))
+        return StepPrice(components=tuple(_scaled(line, factor) for line in price.components))
 
 
-def _scaled(line: object, factor: FloatArray) -> dict[str, FloatArray]:
-    names = ("seconds", "memory_seconds", "compute_seconds", "fixed_seconds")
-    return {name: np.asarray(getattr(line, name) * factor) for name in names}
+def _scaled(line: ComponentPrice, factor: FloatArray) -> ComponentPrice:
+    return replace(
+        line,
+        seconds=np.asarray(line.seconds * factor),
+        memory_seconds=np.asarray(line.memory_seconds * factor),
+        compute_seconds=np.asarray(line.compute_seconds * factor),
+        fixed_seconds=np.asarray(line.fixed_seconds * factor),
+    )
 
 
 def correction_of(cell: Cell, pricer: Pricer, graphs: Graphs) -> Correction:

@@ -172,6 +172,7 @@ def learned_of(fleet: Fleet, rank: int) -> Learned:
         rows.tried[rank],
         rows.taken[rank],
         rows.recent[rank],
+        shared.counts,
         rows.texts[rank : rank + 1],
         shared.times,
         shared.credit,
