@@ -21,6 +21,7 @@ from lab import REFERENCE_BANK, ROOT
 from lab.speed import turns, weeks
 from lab.speed.peers import SCHEDULER, peer, report_errors
 from lab.speed.weeks import same_workload
+from lab.terminal import console, note, table
 from specmargin.simulator.results import Result
 from specmargin.simulator.run import simulate, tables_of
 from specmargin.simulator.serving import Serving
@@ -29,6 +30,7 @@ from specmargin.verbs.simulate.serving import serving_of
 
 MOST_RATIO = 1.1  # of CPU time to that of the earlier commit
 RUNS = 7
+SIZES = ((400, RUNS, 120.0), (4_000, 1, 60.0))  # requests; runs of the peer, and the most seconds that they may take
 
 
 def peer_config(requests: int) -> str:
@@ -75,33 +77,27 @@ def timed(serving: Serving, runs: int) -> tuple[float, int]:
 
 
 def report_speed() -> float | None:
-    serving = same_workload(400)
-    timed(serving, 2)
-    seconds, tokens = timed(serving, RUNS)
-    speed = tokens / seconds
-    print(f"specmargin    400 requests: {tokens:,} tokens in {seconds * 1e3:.1f} ms, {speed / 1e6:.1f} M/s")
-    measured = peer(peer_config(400), RUNS, 120.0)
-    if isinstance(measured, str):
-        print(f"inference-lab: {measured}")
-        return None
-    print(
-        f"inference-lab 400 requests: {measured.tokens:,} tokens in {measured.seconds * 1e3:.1f} ms, "
-        f"{measured.speed / 1e6:.2f} M/s"
+    """Both simulators in one table; returns how many times as fast as the peer this one is at the fewest requests."""
+    shown = table(
+        "Simulated output tokens per second, in millions", ("requests",), ("specmargin", "inference-lab 0.2.1", "times")
     )
-    print(f"ratio: {speed / measured.speed:.1f} times as many simulated tokens per second")
-    _report_4000()
-    return speed / measured.speed
-
-
-def _report_4000() -> None:
-    seconds, tokens = timed(same_workload(4000), RUNS)
-    print(f"specmargin    4,000 requests: {seconds * 1e3:.1f} ms, {tokens / seconds / 1e6:.1f} M/s")
-    large = peer(peer_config(4000), 1, 60.0)
-    if isinstance(large, str):
-        print(f"inference-lab 4,000 requests: {large}")
-        return
-    print(f"inference-lab 4,000 requests: {large.seconds:.1f} s, {large.speed / 1e6:.2f} M/s")
-    print(f"ratio: {tokens / seconds / large.speed:.0f} times as many simulated tokens per second")
+    timed(same_workload(SIZES[0][0]), 2)  # compiles
+    ratios, missing = [], []
+    for requests, peer_runs, most_seconds in SIZES:
+        seconds, tokens = timed(same_workload(requests), RUNS)
+        measured = peer(peer_config(requests), peer_runs, most_seconds)
+        if isinstance(measured, str):
+            missing.append(f"inference-lab, {requests:,} requests: {measured}")
+            theirs = times = "–"
+        else:
+            ratios.append(tokens / seconds / measured.speed)
+            theirs, times = f"{measured.speed / 1e6:.2f}", f"{ratios[-1]:.0f}"
+        shown.add_row(f"{requests:,}", f"{tokens / seconds / 1e6:.1f}", theirs, times)
+    out = console()
+    out.print(shown)
+    for line in missing:
+        note(out, line)
+    return ratios[0] if ratios else None
 
 
 def report_large() -> None:
