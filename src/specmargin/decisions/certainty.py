@@ -115,9 +115,10 @@ def borrowed_routing(scenario: Scenario) -> bool:
     return scenario.architecture.is_moe and borrowed
 
 
+_KERNELS = "measured kernels"
 _PRICE_ORIGINS = {
-    "tables": "from kernel timings",
-    "laws": "from kernel timings",
+    "tables": _KERNELS,
+    "laws": _KERNELS,
     "scaled": "scaled kernels",
     "datasheet": "datasheet",
 }
@@ -142,7 +143,7 @@ def prices_range(
     general = InputRange(
         name=PRICES,
         origin=origin,
-        phrase=f"step times ({origin})",
+        phrase=f"step times ({'from kernel timings' if origin == _KERNELS else origin})",
         low=math.exp(min(errors.low, 0.0)),
         high=math.exp(max(errors.high, 0.0)),
         narrow="" if origin == "yours" else _MEASURES.get(scenario.engine, _BENCHMARK),
