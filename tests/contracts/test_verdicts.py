@@ -77,7 +77,7 @@ def test_the_depth_is_that_of_the_batch_asked_for() -> None:
     (answer,) = drafter_plans(PlanRequest(model="qwen3.6-35b-a3b", gpu="h200", prices="laws", batch=(16,)))
     row = answer.plan.rows[0]
     (drafts,) = [line for line in answer_text(answer).splitlines() if line.startswith("Draft ")]
-    assert drafts.startswith(f"Draft {row.depth} at batch 16; accepts ")
+    assert drafts.startswith(f"Draft {row.depth} at batch 16; expects acceptance ")
     assert drafts.endswith(f", needs {row.break_even_acceptance:.2f}.")
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from lab.gpu import served
-from lab.gpu.served_jobs import trace
+from lab.gpu.served_jobs import RAMP_SECONDS, WINDOW_SECONDS, trace
 from lab.live.servers import free_port
 from lab.live.step_log import COLUMNS, STEPS, Log, read_steps
 from lab.live.trace_client import Planned, send_all
@@ -115,7 +115,7 @@ def test_a_trace_is_the_same_for_the_same_seed_and_begins_with_requests_under_wa
     assert drawn == trace((1000, 200), 5.0, 20, seed=3) != trace((1000, 200), 5.0, 20, seed=4)
     arrivals = drawn["at_seconds"]
     assert arrivals[0] == 0.0 and arrivals == sorted(arrivals)
-    assert len(arrivals) == pytest.approx(20 + 5.0 * 50.0, rel=0.2)
+    assert len(arrivals) == pytest.approx(20 + 5.0 * (RAMP_SECONDS + WINDOW_SECONDS), rel=0.2)
     assert min(drawn["output_tokens"]) < 100
     assert min(drawn["prompt_tokens"]) >= 500
 

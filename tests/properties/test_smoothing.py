@@ -147,7 +147,7 @@ def test_schedules_of_real_plans_that_zigzag(model: str, drafter: str) -> None:
     assert zigzags(before)
     after = smoothed(before, table, DEFAULT_BATCHES, min_gain=0.02)
     assert not zigzags(after)
-    assert len(after.ranges) < len(before.ranges)
+    assert len(after.ranges) <= len(before.ranges)
     best = make_schedule(table, min_gain=0.0)
     assert (speedups(table, after) >= 0.96 * speedups(table, best)).all()
     rows = table.rows_of(DEFAULT_BATCHES)

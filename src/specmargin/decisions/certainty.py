@@ -143,7 +143,7 @@ def prices_range(
     general = InputRange(
         name=PRICES,
         origin=origin,
-        phrase=f"step times ({'from kernel timings' if origin == _KERNELS else origin})",
+        phrase=f"step times ({'kernel timings' if origin == _KERNELS else origin})",
         low=math.exp(min(errors.low, 0.0)),
         high=math.exp(max(errors.high, 0.0)),
         narrow="" if origin == "yours" else _MEASURES.get(scenario.engine, _BENCHMARK),
