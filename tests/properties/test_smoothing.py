@@ -139,15 +139,16 @@ def _lost(table: DepthTable, depths: IntArray) -> FloatArray:
     return np.asarray((batch_shares(table.batches) * np.clip(1.0 - relative, 0.0, 1.0)).sum(axis=-1))
 
 
-@pytest.mark.parametrize(("model", "drafter"), [("glm-4.7-flash", "mtp"), ("qwen3-14b", "eagle")])
-def test_schedules_of_real_plans_that_zigzag(model: str, drafter: str) -> None:
+@pytest.mark.parametrize(("model", "drafter", "fewer"), [("glm-4.7-flash", "mtp", 0), ("qwen3-14b", "eagle", 1)])
+def test_schedules_of_real_plans_that_zigzag(model: str, drafter: str, fewer: int) -> None:
+    """`fewer`: ranges at least. 5-8-6-7-6 becomes 5-7-8-7-6, which has as many."""
     priced = Pricer(scenario_of(PlanRequest(model=model, gpu="rtx-pro-6000", drafter=drafter))[1])
     table = Setting(max_depth=8, graph_limit=512).depth_table(priced, max_batch=512)
     before = make_schedule(table, min_gain=0.02)
     assert zigzags(before)
     after = smoothed(before, table, DEFAULT_BATCHES, min_gain=0.02)
     assert not zigzags(after)
-    assert len(after.ranges) <= len(before.ranges)
+    assert len(before.ranges) - len(after.ranges) >= fewer
     best = make_schedule(table, min_gain=0.0)
     assert (speedups(table, after) >= 0.96 * speedups(table, best)).all()
     rows = table.rows_of(DEFAULT_BATCHES)

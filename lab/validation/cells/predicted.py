@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import tempfile
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -79,16 +80,15 @@ def _corrected(served: Serving, correction: Correction) -> Serving:
 def calibration(cell: Cell) -> Correction:
     """From what was recorded on the cell's server before its cells."""
     kind = "none" if cell.given["contestant"] == "none" else "table"
-    path = cell.folder / "calibration" / f"{cell.name.partition('-')[0]}-calibrate-0-{kind}.json.gz"
-    if path not in _CORRECTIONS:
-        recorded = read_cell(path)
-        served, choice = serving(recorded, Prices(name="")), contestant(recorded)
-        plain = PolicyChoice(name="none", policy=FixedDepth(depth=0), held_depth=None)
-        _CORRECTIONS[path] = correction_of(recorded, served.pricer, graphs_of(served, choice or plain))
-    return _CORRECTIONS[path]
+    return _calibration(cell.folder / "calibration" / f"{cell.name.partition('-')[0]}-calibrate-0-{kind}.json.gz")
 
 
-_CORRECTIONS: dict[Path, Correction] = {}
+@cache
+def _calibration(path: Path) -> Correction:
+    recorded = read_cell(path)
+    served, choice = serving(recorded, Prices(name="")), contestant(recorded)
+    plain = PolicyChoice(name="none", policy=FixedDepth(depth=0), held_depth=None)
+    return correction_of(recorded, served.pricer, graphs_of(served, choice or plain))
 
 
 def _write_trace(cell: Cell, path: Path) -> None:
