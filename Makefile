@@ -43,7 +43,7 @@ test-matrix: $(VENV)/.installed-dev
 # Two engines at a time, one core each; the tests of a file share an engine.
 test-live: $(LIVE)/.installed
 	$(LIVE)/bin/python scripts/fetch_engines.py
-	$(LIVE)/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder tests/live
+	PYTHONDONTWRITEBYTECODE= $(LIVE)/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder tests/live
 
 # Data-parallel ranks that vote: two ranks with expert parallelism on this processor.
 bench-votes: $(LIVE)/.installed

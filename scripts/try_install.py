@@ -95,6 +95,8 @@ def _commands() -> Iterator[Command]:
         yield Command(verb=verb, arguments=("http://127.0.0.1:9",), elsewhere=True)
     yield Command(verb="live-check", elsewhere=True)
     yield Command(verb="measure vllm", arguments=(MODEL, "-o", "mine.json"), elsewhere=True)
+    here = ("--url", "http://localhost:9")  # where nothing answers
+    yield Command(verb="measure llamacpp", arguments=(MODEL, *here, "-o", "mine.json"), elsewhere=True)
     yield Command(verb="measure gpu", arguments=(*scenario, "-o", "mine.json"), elsewhere=True)
 
 

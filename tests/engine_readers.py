@@ -103,8 +103,22 @@ def llamacpp_depth(config: EngineConfig, batch: int) -> int:
     return int(_flag(config.text, "--spec-ngram-simple-size-m" if lookup else "--spec-draft-n-max"))
 
 
+def mlx_depth(config: EngineConfig, batch: int) -> int:
+    """mlx-lm drafts `--num-draft-tokens` (generate.py); mlx-vlm one less than its block, whose first token is known."""
+    del batch
+    if "--draft-kind" in config.text:
+        return int(_flag(config.text, "--draft-block-size")) - 1
+    return int(_flag(config.text, "--num-draft-tokens"))
+
+
 #: The newest releases.
-READERS = {"vllm": vllm_depth, "sglang": sglang_depth, "trtllm": trtllm_depth, "llamacpp": llamacpp_depth}
+READERS = {
+    "vllm": vllm_depth,
+    "sglang": sglang_depth,
+    "trtllm": trtllm_depth,
+    "llamacpp": llamacpp_depth,
+    "mlx": mlx_depth,
+}
 #: Engine, release, and what is written for it as it reads it.
 BY_RELEASE = (
     ("vllm", "0.24", vllm_depth),

@@ -13,6 +13,7 @@ import hashlib
 import io
 import itertools
 import json
+import re
 import sys
 import time
 from collections import Counter
@@ -71,7 +72,7 @@ def cells() -> Iterator[Cell]:
         if engine not in engines_of(bundled_device(gpu)):
             continue
         yield Cell(model=model, gpu=gpu, engine=engine)
-        if bundled_model(model).is_moe and engine != "llamacpp":
+        if bundled_model(model).is_moe and engine not in ("llamacpp", "mlx"):
             yield Cell(model=model, gpu=gpu, engine=engine, parallel="dp-ep")
 
 
@@ -143,6 +144,8 @@ def fewest_gpus(model: str, gpu: str, parallel: str) -> int:
 
 # --- what must hold ---
 
+_REFUSED = "Uncertain: best draft "  # nothing is drafted
+
 
 def faults(result: DrafterPlan, engine: str) -> Iterator[str]:
     losing = () if result.plan.loss is None else result.plan.loss.spans
@@ -212,26 +215,45 @@ def _verdict_faults(result: DrafterPlan, engine: str) -> Iterator[str]:
     plan, judgement = result.plan, result.judgement
     text = answer_text(result)
     fitting = [row for row in plan.rows if row.fits]
-    if text.startswith(("Yes", "Only", "Uncertain at")) != bool(result.config.text and plan.pays and fitting):
+    drafts = text.startswith(("Yes", "Uncertain: ")) and not text.startswith(_REFUSED)
+    if drafts != bool(result.config.text and plan.pays and fitting):
         yield f"the verdict and the flags {result.config.text!r} disagree: {text}"
     unsure = judgement.range.spans_one and bool(fitting) and (plan.pays or 0.0 < judgement.row.speedup <= 1.0)
-    if text.startswith("Uncertain") != (unsure and judgement.row.depth > 0):
+    if text.startswith(("Uncertain", "Yes at ")) != (unsure and judgement.row.depth > 0):
         yield f"the verdict and its range {judgement.range.low} to {judgement.range.high} disagree: {text}"
     if fitting and plan.setting.max_depth > 0:
         yield from form_faults(text, result.advice)
+        yield from _draft_faults(result, engine, text)
     for row, sure in zip(plan.rows, result.ranges, strict=True):
         if row.depth > 0 and row.batch <= plan.priced_up_to:
             placed = _within(row.batch, judgement.surely_paying), _within(row.batch, judgement.uncertain)
             if placed != (sure.low > 1.0, sure.spans_one):
                 yield f"batch {row.batch}: {sure.low} to {sure.high}, yet surely pays and uncertain are {placed}"
     row = judgement.row
-    if text.startswith(("Yes", "Only")) and f"{row.speedup:.2f}× at batch {row.batch:,} " not in text:
+    if text.startswith(("Yes:", "Yes,")) and f"{row.speedup:.2f}× as fast at batch {row.batch:,} " not in text:
         yield f"the verdict does not give the gain of the row by which it is judged: {text}"
     said = " ".join(details(plan, judgement))
     if ("It loses" in said) != (plan.loss is not None):
         yield f"the details are silent about a loss: {said}"
     if any(row.speedup < 1.0 for row in fitting if row.batch <= plan.priced_up_to) and "It loses" not in said:
         yield f"a row loses, and the details do not say so: {said}"
+
+
+def _draft_faults(result: DrafterPlan, engine: str, text: str) -> Iterator[str]:
+    """What the verdict says to draft is what the flags say, at both ends of each range of batches."""
+    (line,) = re.findall(r"^Draft: (.*)\.$", text, re.MULTILINE) or [""]
+    ranges = re.findall(r"(\d+)(?: tokens?)? (?:at|from) (?:batch )?([\d,]+)(?:–([\d,]+))?", line)
+    for depth, *ends in ranges:
+        for batch in (int(end.replace(",", "")) for end in ends if end):
+            if parsed_depth(result, engine, batch) != int(depth):
+                yield f"batch {batch}: the verdict drafts {depth}, the flags {parsed_depth(result, engine, batch)}"
+    last = result.plan.largest_batch
+    every, end = re.match(r"(\d+) tokens? at every batch", line), re.search(r"(\d+) (?:from [\d,]+ on|above)", line)
+    ends = [
+        (int(said[1]), batch) for said in (every, end) if said for batch in ((1, last) if said is every else (last,))
+    ]
+    if any(parsed_depth(result, engine, batch) != depth for depth, batch in ends):
+        yield f"the verdict drafts {line}, the flags another depth: {result.config.text}"
 
 
 def _output_faults(result: DrafterPlan, engine: str) -> Iterator[str]:

@@ -24,6 +24,7 @@ from functools import cache
 import numpy as np
 
 from specmargin.answers.scenarios import scenarios_of
+from specmargin.catalog.engine_support import WITHOUT_FP8
 from specmargin.catalog.lookup import device_names, model_names
 from specmargin.decisions.pricer import Pricer
 from specmargin.errors import InputError
@@ -87,7 +88,9 @@ def cells() -> Iterator[Cell]:
 
 @cache
 def priced(cell: Cell, prices: str | None = None) -> Priced | None:
-    """None where the combination is refused."""
+    """None where the combination is refused, or the plan warns that the engine has no such weights."""
+    if cell.engine in WITHOUT_FP8 and cell.weights.startswith("fp8"):
+        return None
     request = PriceRequest(
         model=cell.model, gpu=cell.gpu, engine=cell.engine, weights=cell.weights, routing="uniform", prices=prices
     )

@@ -1,4 +1,4 @@
-"""What a verdict must look like: short lines, the answer first, one caveat at most."""
+"""What a verdict must look like: the answer, then at most three lines of one fact each, whose shapes are fixed."""
 
 from __future__ import annotations
 
@@ -8,51 +8,63 @@ from collections.abc import Iterator
 
 from specmargin.decisions.advice import Advice
 
-WIDTH, MOST_LINES = 80, 4
-_NUMBER = r"\d+\.\d\d"
-_LOAD = r"(batch [\d,]+|[\d.]+ requests/s|concurrency [\d,]+)"
-_RANGE = rf"{_NUMBER} to {_NUMBER}× \(80% range\), estimate {_NUMBER}×\."
-_GAIN = rf"{_NUMBER}× at {_LOAD} \(80% range {_NUMBER} to {_NUMBER}\)"
-#: How the first line begins, with factor, range and load, by advice.
+WIDTH, MOST_LINES, MOST_TEXTS = 80, 4, 5  # a long name of a drafter may wrap one line
+_NUMBER, _COUNT = r"\d+\.\d\d", r"[\d,]+"
+_LOAD = rf"(?:batch {_COUNT}|[\d.]+ requests/s|concurrency {_COUNT})"
+_FACTOR, _DRAFTER, _LIKELY = rf"{_NUMBER}× as fast", r"[\w.:-]+", rf"likely {_NUMBER}–{_NUMBER}×"
+_SPEED = rf"{_FACTOR} at {_LOAD} with {_DRAFTER}, {_LIKELY}"
+_SPAN = rf"{_COUNT}(?:–{_COUNT})?"
+_SPANS = rf"(?:batch {_SPAN}(?: and {_SPAN})?|some batches from {_COUNT} to {_COUNT})"
+_PLACES = rf"(?:{_SPAN}(?:, {_SPAN})?|some of {_COUNT}–{_COUNT})"
+#: The whole first line, by advice.
 ANSWERS = {
-    Advice.SPECULATE: rf"Yes: {_GAIN}",
-    Advice.UP_TO_BATCH: rf"(Only|Yes,) up to batch [\d,]+: {_GAIN}",
-    Advice.UNCERTAIN: rf"Uncertain(?: at {_LOAD}(?: with [\w-]+)?: {_RANGE}|: the best is {_GAIN})",
-    Advice.DO_NOT: rf"No: (the best is |no single depth pays at all these batches; the best alone is )?{_GAIN}"
-    rf"|No: (at {_LOAD} the queue grows|overloaded at|[\d.]+ ms per token misses|these flags draft nothing at batch)",
-    Advice.UNSUPPORTED: rf"Not yet: {_GAIN}[^,]*, but ",
-    Advice.NONE_FITS: r"Nothing fits: |No: batch [\d,]+ does not fit; ",
-    Advice.SLOWER_FIRST_TOKEN: rf"Only if a TTFT of [\d.]+ m?s will do: {_NUMBER}× at {_LOAD}",
-    Advice.MISSES_TARGET: rf"Not enough: [\d.]+ ms per token, target [\d.]+ ms; {_NUMBER}× at {_LOAD}",
-    Advice.OVERLOADED: rf"Overloaded at {_LOAD}: ",
+    Advice.SPECULATE: rf"Yes: {_SPEED}",
+    Advice.UP_TO_BATCH: rf"Yes, up to (?:batch {_COUNT}|1 sequence|{_COUNT} sequences): {_SPEED}",
+    Advice.UNCERTAIN: rf"Uncertain: (?:best draft )?{_SPEED}"
+    rf"|Yes at {_SPANS}, uncertain at {_COUNT}: {_NUMBER}× with {_DRAFTER}, {_LIKELY}",
+    Advice.DO_NOT: rf"No: (?:(?:best draft )?{_SPEED}|{_FACTOR} at batch {_COUNT}, where the flags draft nothing"
+    r"|no single depth pays at all these batches|no depth pays at any batch considered"
+    r"|--depth 0 leaves nothing to draft"
+    rf"|the queue grows at {_LOAD} with drafts, and not without"
+    rf"|at {_LOAD} drafts miss the target that is met without them)"
+    rf"|No, and overloaded: the queue grows at {_LOAD} with drafts and without",
+    Advice.UNSUPPORTED: r"Not yet: [^.\n]*",
+    Advice.NONE_FITS: rf"No: batch {_COUNT} does not fit in memory(?: with drafts)?",
+    Advice.SLOWER_FIRST_TOKEN: rf"Only if a time to first token of [\d.,]+ m?s is acceptable at {_LOAD}",
+    Advice.MISSES_TARGET: rf"Not enough: at {_LOAD} the target is missed with drafts and without",
+    Advice.OVERLOADED: rf"Overloaded: the queue grows at {_LOAD} with drafts and without",
 }
-#: A verdict has one of these at most.
-_CAVEATS = (
-    *(
-        r"fits?, not",
-        r"^Prefill takes",
-        r"it is clearly faster there",
-        r"^The gain is clear",
-        r"^It loses",
-        r"^Above batch",
-        r"^Nowhere a clear gain; above",
-        r"^Drafting is off",
-    ),
-    r"it no longer pays",
+#: The whole of every other line.
+FACTS = (
+    rf"Throughput: {_COUNT} tok/s with drafts, {_COUNT} tok/s without",
+    r"Target of [\d.]+ ms per token: [\d.]+ ms with drafts, [\d.]+ ms without",
+    rf"Estimate: (?:best draft )?{_SPEED}",
+    r"Time to first token: [\d.,]+ m?s with drafts, [\d.,]+ m?s without",
+    rf"Pays: {_SPANS}",
+    rf"Batches: (?:gain|uncertain) at {_PLACES}(?:; (?:uncertain|slower) at {_PLACES}){{1,2}}",
+    rf"Sequences that fit in memory: (?:{_COUNT}|{_COUNT} with drafts, {_COUNT} without)",
+    r"Prefill: \d+% of the time without drafts; they shorten only the rest",
+    rf"Draft: (?:nothing|\d+ tokens? at (?:every batch|batch {_SPAN}(?:, \d+ at {_SPAN}){{0,3}})"
+    rf"(?:, \d+ from {_COUNT} on|, 0 above)?(?:: serve at most {_COUNT} at a time)?"
+    rf"|\d+ to \d+ tokens, set per batch by the flags(?:, 0 above batch {_COUNT})?)",
+    rf"Acceptance per token: (?:break-even 0\.\d{{2,6}} at batch {_COUNT}, [01]\.\d{{2,6}} "
+    rf"(?:assumed|measured on benchmarks|given)|even 1\.00 is too low at batch {_COUNT})",
+    r"Next: measure [\w' ]+ with (?:specmargin [a-z ]+|the benchmark that --explain prints)",
 )
 RANGE = "|".join(f"(?:{ANSWERS[each]})" for each in (Advice.SPECULATE, Advice.UP_TO_BATCH, Advice.UNCERTAIN))
 
 
 def form_faults(text: str, advice: Advice) -> Iterator[str]:
-    lines = text.splitlines()
-    shown = [part for line in lines for part in textwrap.wrap(line, WIDTH)]
-    if len(shown) > MOST_LINES:
-        yield f"{len(shown)} lines: {text}"
-    if not re.match(ANSWERS[advice], lines[0]):
+    answer, *facts = text.splitlines()
+    if len(facts) >= MOST_LINES:
+        yield f"{len(facts) + 1} lines: {text}"
+    if sum(len(textwrap.wrap(line, WIDTH)) for line in (answer, *facts)) > MOST_TEXTS:
+        yield f"too long for {MOST_TEXTS} lines of {WIDTH} columns: {text}"
+    if not re.fullmatch(rf"(?:{ANSWERS[advice]})\.", answer):
         yield f"the first line does not answer {advice!r}: {text}"
-    if re.search(r"\([^)]*\(|\[|…|\.\.\.", text):
-        yield f"a parenthesis in a parenthesis, or an ellipsis: {text}"
-    if sum(bool(re.search(caveat, line)) for caveat in _CAVEATS for line in lines) > 1:
-        yield f"more than one caveat: {text}"
-    if any(not line.endswith(".") or "None" in line or "  " in line for line in lines):
-        yield f"a line that is no sentence: {text}"
+    for fact in facts:
+        if not re.fullmatch(rf"(?:{'|'.join(FACTS)})\.", fact):
+            yield f"a line of no known shape: {fact!r}"
+    labels = [fact.partition(":")[0] for fact in facts]
+    if len(set(labels)) < len(labels):
+        yield f"a fact twice: {text}"

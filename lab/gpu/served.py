@@ -2,17 +2,19 @@
 
     python -m lab.gpu.served start spec|plain [--small]    a server of each model, side by side, in the background
     python -m lab.gpu.served wait [--seconds 330]          until they answer; then one short load each, to warm up
-    python -m lab.gpu.served calibrate OUT                 OUT/calibration: what corrects prices, outside of cells
+    python -m lab.gpu.served calibrate OUT                 OUT/calibration: what corrects prices of kernels
     python -m lab.gpu.served play OUT [CELL ...] [--seconds 560]    those that no earlier command has played
     python -m lab.gpu.served stop
 
 Servers outlive the command that starts them; what is known of them is in --state (/tmp/served). A cell is
 MODEL-MIX-SHARE-CONTESTANT (qwen-chat-85-table): a trace of JOBS.json (`served_jobs.py` makes it), played for a ramp
-and a window; then the connections are closed, which aborts what is left. Contestants are `none` on the
-servers without speculation (`start plain`), and `table` or `fixed-3` on those with it. OUT gets CELL.json.gz as each
-ends. Everything that is not named in `arguments` is vLLM's default: async scheduling, prefix caching (prompts are
-random, so it finds nothing), chunked prefill, HTTP streams with detokenisation. Weights are dummies, acceptance is
-synthetic, experts are drawn uniformly. Only vLLM and the standard library are needed.
+and a window; then the connections are closed, which aborts what is left. Before and after each cell, prompts beside a
+small batch show how fast the host launches kernels just then (`host`): that changes within minutes. Contestants are
+`none` on the servers without speculation (`start plain`), and `table` or `fixed-3` on those with it. OUT gets
+CELL.json.gz as each ends. Each engine has a core of its own (`pinning.py`). Everything that is not named in
+`arguments` is vLLM's default: async scheduling, prefix caching (prompts are random, so it finds nothing), chunked
+prefill, HTTP streams with detokenisation. Weights are dummies, acceptance is synthetic, experts are drawn uniformly.
+Only vLLM and the standard library are needed.
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ from typing import Any
 from lab import DATA, ROOT
 from lab.gpu.doctor import shrink
 from lab.gpu.jobs import UNIFORM, VOCABULARY, head_folder, quantized
+from lab.gpu.pinning import pin
 from lab.live import servers
 from lab.live.cells import FLUSH_SECONDS, Server, record, said, wait_idle, write_cell
 from lab.live.cpu import cpu_dtype
@@ -46,6 +49,8 @@ CONTESTANTS = {"spec": ("table", "fixed-3"), "plain": ("none",)}
 LATER = ("fixed-3",)  # contestants that are played when they are named
 MIXES_BY_IMPORTANCE = ("chat", "code")
 CALIBRATION, CALIBRATION_SECONDS = "calibrate", 26.0
+HOST, HOST_SECONDS = "host", 3.0
+OUTSIDE = (CALIBRATION, HOST)  # traces of no cell
 # Fewer than vLLM's 51, which take a minute more to capture; up to its largest.
 SIZES = [1, 2, 4, 6, 8, 12, 16, 20, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160, 192, 224, 256, 288, 320, 384]
 SIZES += [448, 512]
@@ -130,6 +135,10 @@ def wait(options: argparse.Namespace, job: dict[str, Any]) -> None:
         else:
             print(_tail(Path(server["folder"]) / "log.txt"), flush=True)
             server["failed"] = state == "ended"
+    others = pin([server["pid"] for server in running.values()])
+    print(f"processors of all but the engines: {others}", flush=True)
+    for server in running.values():
+        server["processors"] = others
     (options.state / "servers.json").write_text(json.dumps(running, indent=1))
 
 
@@ -194,13 +203,13 @@ def _running(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def cells(job: dict[str, Any], running: dict[str, Any]) -> list[str]:
-    """Those of the running servers, by importance: high load first, models in turn."""
-    shares = list(dict.fromkeys(name.rsplit("-", 1)[1] for name in job["traces"] if f"-{CALIBRATION}-" not in name))
+    """Those of one server after the other, so that the host is looked at between them; high load first."""
+    shares = list(dict.fromkeys(name.split("-")[2] for name in job["traces"] if name.split("-")[1] not in OUTSIDE))
     return [
         f"{model}-{mix}-{share}-{contestant}"
+        for model, server in running.items()
         for share in shares
         for mix in MIXES_BY_IMPORTANCE
-        for model, server in running.items()
         for contestant in CONTESTANTS[server["kind"]]
         if contestant not in LATER
     ]
@@ -215,7 +224,7 @@ def calibrate(options: argparse.Namespace, job: dict[str, Any]) -> None:
         cell = f"{name}-{CALIBRATION}-0-{CONTESTANTS[server['kind']][0]}"
         seconds = 24.0 if server["small"] else CALIBRATION_SECONDS
         try:
-            recorded = _play(cell, server, job, 0.0, seconds)
+            recorded = _about(cell, server, job) | _record(cell, server, job, 0.0, seconds)
         except (OSError, ValueError, RuntimeError) as error:  # its cells are played all the same
             print(f"{cell}: {error}", flush=True)
             continue
@@ -229,15 +238,17 @@ def play(options: argparse.Namespace, job: dict[str, Any]) -> None:
     played = options.state / "played"
     played.mkdir(exist_ok=True)
     ramp, window = options.ramp or job["ramp_seconds"], options.window or job["window_seconds"]
+    os.sched_setaffinity(0, next(iter(running.values()))["processors"])
+    hosts: dict[str, Any] = {}
     for cell in options.cells or cells(job, running):
         server = running.get(cell.partition("-")[0])
         if server is None or server.get("failed") or (not options.cells and (played / cell).exists()):
             continue
-        if time.monotonic() + ramp + window + 4.0 > until:
+        if time.monotonic() + ramp + window + 2.0 * HOST_SECONDS + 8.0 > until:
             print(f"{cell}: no time left for it in this command", flush=True)
             return
         try:
-            recorded = _play(cell, server, job, ramp, window)
+            recorded = _play(cell, server, job, ramp, window, hosts)
         except (OSError, ValueError, RuntimeError) as error:  # the other cells are played all the same
             print(f"{cell}: {error}", flush=True)
             _keep_log(cell, server, options.out)
@@ -253,12 +264,26 @@ def _keep_log(cell: str, server: dict[str, Any], out: Path) -> None:
     shutil.copyfile(Path(server["folder"]) / "log.txt", out / name)
 
 
-def _play(cell: str, server: dict[str, Any], job: dict[str, Any], ramp: float, window: float) -> dict[str, Any]:
+def _play(
+    cell: str, server: dict[str, Any], job: dict[str, Any], ramp: float, window: float, hosts: dict[str, Any]
+) -> dict[str, Any]:
+    """The host before a cell is that after the one before. `hosts`: the latest, by server."""
+    name, _, _, contestant = cell.split("-", 3)
+    before = hosts.pop(name, None) or _host(name, contestant, server, job)
+    recorded = _about(cell, server, job) | _record(cell, server, job, ramp, window)
+    hosts[name] = _host(name, contestant, server, job)
+    return recorded | {"host": [before, hosts[name]]}
+
+
+def _host(name: str, contestant: str, server: dict[str, Any], job: dict[str, Any]) -> dict[str, Any]:
+    recorded = _record(f"{name}-{HOST}-0-{contestant}", server, job, 0.0, HOST_SECONDS)
+    return {key: recorded[key] for key in ("cache", "steps")}
+
+
+def _about(cell: str, server: dict[str, Any], job: dict[str, Any]) -> dict[str, Any]:
     name, mix, share, contestant = cell.split("-", 3)
     trace, model = job["traces"][f"{name}-{mix}-{share}"], job["models"][name]
-    wait_idle(server["url"])
-    _set_depths(server, model["table"], contestant, job["limits"]["max_num_seqs"])
-    about = {
+    return {
         "cell": cell,
         "model": model,
         "trace": f"{name}-{mix}-{share}",
@@ -269,9 +294,16 @@ def _play(cell: str, server: dict[str, Any], job: dict[str, Any], ramp: float, w
         "arguments": server["arguments"],
         "start_seconds": server.get("start_seconds"),
     }
+
+
+def _record(cell: str, server: dict[str, Any], job: dict[str, Any], ramp: float, window: float) -> dict[str, Any]:
+    name, mix, share, contestant = cell.split("-", 3)
+    wait_idle(server["url"])
+    _set_depths(server, job["models"][name]["table"], contestant, job["limits"]["max_num_seqs"])
     place = Server(url=server["url"], folder=Path(server["folder"]))
     vocabulary = _vocabulary(job, name, small=server["small"])
-    return about | record(place, trace, vocabulary=vocabulary, ramp_seconds=ramp, window_seconds=window)
+    trace = job["traces"][f"{name}-{mix}-{share}"]
+    return record(place, trace, vocabulary=vocabulary, ramp_seconds=ramp, window_seconds=window)
 
 
 def _vocabulary(job: dict[str, Any], model: str, *, small: bool) -> int:
@@ -287,8 +319,10 @@ def _set_depths(server: dict[str, Any], table: list[list[int]], contestant: str,
         depths[first : last + 1] = [depth] * (min(last, largest) + 1 - first)
     if contestant.startswith("fixed-"):
         depths = [int(contestant.removeprefix("fixed-"))] * (largest + 1)
-    (Path(server["folder"]) / DEPTHS).write_text(json.dumps(depths))
-    time.sleep(FLUSH_SECONDS)
+    path = Path(server["folder"]) / DEPTHS
+    if not path.exists() or json.loads(path.read_text()) != depths:
+        path.write_text(json.dumps(depths))
+        time.sleep(FLUSH_SECONDS)
 
 
 # --- command ---

@@ -4,8 +4,9 @@
 
 Rates are shares of the load at which an engine without speculation is saturated on such a machine. A trace begins with
 the requests that would be under way at that rate, as prompts with the tokens that they have and outputs with those that
-are left, so that the batch is of its usual size from the ramp on. A trace per model is for `calibrated.py` of
-lab/validation/cells: prompts in an idle engine, then two batches that shrink, with short and with long contexts.
+are left, so that the batch is of its usual size from the ramp on. Two traces per model are for `calibrated.py` of
+lab/validation/cells: prompts in an idle engine, then two batches that shrink, with short and with long contexts; and
+prompts beside a small batch, whose kernels take the GPU less time than the host.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from lab.gpu.served import CALIBRATION, CALIBRATION_SECONDS
+from lab.gpu.served import CALIBRATION, CALIBRATION_SECONDS, HOST, HOST_SECONDS
 from specmargin.decisions.pricer import Pricer
 from specmargin.simulator.engine import EngineSettings
 from specmargin.simulator.results import Result
@@ -30,7 +31,7 @@ from specmargin.verbs.simulate.serving import serving_of
 
 BLOCK_TOKENS = 16
 MAX_SEQUENCES, BATCHED_TOKENS, MODEL_LENGTH = 256, 8192, 8448
-RAMP_SECONDS, WINDOW_SECONDS = 6.0, 24.0  # as many cells have to fit into half an hour
+RAMP_SECONDS, WINDOW_SECONDS = 10.0, 18.0  # as many cells have to fit into half an hour
 SHARES = (85, 30, 60)  # percent of saturation, by importance
 SPREAD = 0.5  # lengths are uniform within this share of their means
 _OVERLOAD, _REQUESTS = 200.0, 1500
@@ -41,7 +42,9 @@ SATURATION = {("qwen", "chat"): 16.5, ("glm", "chat"): 10.5, ("glm", "code"): 2.
 IDLE_PROMPTS, IDLE_SECONDS = (700, 1100, 1600, 2400, 4000, 6000, 8000), 0.35  # apart
 # Sequences that begin together, tokens of each prompt, first output and more for each next sequence.
 STAIRS = ((160, 800, 30, 2), (36, 4400, 40, 6))
-_JOINING = 0.6  # share of the ramp in which the requests under way arrive
+# Sequences that decode, and prompts beside them: tokens, and seconds from one to the next.
+HOST_BATCH, HOST_PROMPT, HOST_EVERY = 8, 640, 0.15
+_JOINING = 0.8  # share of the ramp in which the requests under way arrive
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,7 +128,7 @@ def _under_way(model: Model, mix: tuple[int, int], rate: float) -> float:
 
 def trace(mix: tuple[int, int], rate: float, under_way: int, seed: int) -> dict[str, list[Any]]:
     """Columns in order of arrival; the first request arrives at 0."""
-    drawn = np.random.default_rng([seed, 32])
+    drawn = np.random.default_rng([seed, 33])
     prompt, output = (_around(tokens) for tokens in mix)
     joining = np.sort(drawn.uniform(0.0, _JOINING * RAMP_SECONDS, under_way))
     # Of the requests under way at some moment, longer ones are more: lengths are drawn in proportion to themselves.
@@ -178,13 +181,23 @@ def calibration() -> dict[str, Any]:
     for sequences, tokens, first, more in STAIRS:
         rows += [(at + 0.001 * i, tokens, first + more * i) for i in range(sequences)]
         at += 0.5 * (CALIBRATION_SECONDS - IDLE_SECONDS * len(2 * IDLE_PROMPTS))
-    columns = zip(*rows, strict=True)
+    return _outside(rows)
+
+
+def host(prompt: int = HOST_PROMPT, batch: int = HOST_BATCH, output: int = 2000) -> dict[str, Any]:
+    decoding = [(0.0, 64, output)] * batch
+    prompts = [(at, prompt, 1) for at in np.arange(0.5, HOST_SECONDS - 0.1, HOST_EVERY).round(3).tolist()]
+    return _outside(decoding + prompts)
+
+
+def _outside(rows: list[tuple[float, int, int]]) -> dict[str, Any]:
     names = ("at_seconds", "prompt_tokens", "output_tokens")
-    return {name: list(column) for name, column in zip(names, columns, strict=True)} | {"rate": 0.0}
+    return {name: list(column) for name, column in zip(names, zip(*rows, strict=True), strict=True)} | {"rate": 0.0}
 
 
 def jobs() -> dict[str, Any]:
     traces: dict[str, Any] = {f"{name}-{CALIBRATION}-0": calibration() for name in MODELS}
+    traces |= {f"{name}-{HOST}-0": host() for name in MODELS}
     for name, model in MODELS.items():
         for mix, lengths in MIXES.items():
             saturated = SATURATION.get((name, mix)) or saturation(model, lengths)
@@ -211,6 +224,7 @@ def small_jobs() -> dict[str, Any]:
     short = {"at_seconds": [0.0, 0.8, 1.6, 1.7, 1.8], "prompt_tokens": [600, 700, 40, 40, 40]}
     short |= {"output_tokens": [2, 2, 24, 32, 40], "rate": 0.0}
     traces |= {f"{name}-{CALIBRATION}-0": short for name in MODELS}
+    traces |= {f"{name}-{HOST}-0": host(160, 2, 400) for name in MODELS}
     models = {name: asdict(model) | {"table": [[1, 4, 3], [5, 256, 1]]} for name, model in MODELS.items()}
     return _described(models, traces)
 

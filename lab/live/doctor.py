@@ -25,10 +25,11 @@ from lab.live.pages import Load, about, loaded, recorded, without_paths
 ONE_CORE = ROOT / "tests" / "recordings" / "one-core"
 ACCEPTANCE = (0.74, 0.54, 0.40, 0.30, 0.22, 0.16, 0.12)  # of the random pair, by depth
 ENGINE = ENVIRONMENT | {"VLLM_PLUGINS": ""}  # as people run it: without this package's plug-in
-SETTLE_SECONDS, READINGS = 4.0, 9
+SETTLE_SECONDS, READINGS = 3.0, 9
 SHORT, LONG = (32, 96), (700, 900)  # prompt tokens
 SLOW_HOST_SECONDS = "SPECMARGIN_SLOW_HOST_SECONDS"  # as lab/live/slow_host.py reads it
-TABLE = [[1, 2, 4], [3, 8, 3], [9, 20, 7], [21, 32, 0]]  # first batch, last batch, depth
+# First batch, last batch, depth. Loads are far inside a range: on a busy machine some of the clients wait for a prompt.
+TABLE = [[1, 3, 3], [4, 11, 0], [12, 32, 7]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +43,7 @@ class Subject:
     engine: dict[str, Any] = field(default_factory=dict)
     environment: dict[str, str] = field(default_factory=dict)
     with_log: tuple[str, ...] = ()  # loads on which `doctor` gets the server's log too, for its settings
-    observed_seconds: float = 6.0
+    observed_seconds: float = 5.0
     tested: bool = True  # in `make test-live`
 
 
@@ -57,13 +58,11 @@ SUBJECTS = (
         loads={
             "healthy-1": (Load(clients=1, output_tokens=(100, 200)), None),
             "healthy-2": (Load(clients=2, prompt_tokens=(150, 300), output_tokens=(40, 300)), None),
-            "healthy-4": (Load(clients=4, prompt_tokens=(100, 250)), None),
-            "healthy-6": (Load(clients=6, prompt_tokens=(16, 48), output_tokens=(80, 200)), None),
-            "healthy-8": (Load(clients=8), None),
-            "depth-7": (Load(clients=18), "depth-too-deep"),
-            "disabled": (Load(clients=28, output_tokens=(60, 120)), "not-drafting"),
-            "long-prompts": (Load(clients=4, prompt_tokens=LONG, output_tokens=(6, 12)), "prompts"),
-            "eager": (Load(clients=5), "eager"),  # as all of these servers are, whose prices are those of eager steps
+            "healthy-3": (Load(clients=3, prompt_tokens=(16, 48), output_tokens=(80, 200)), None),
+            "depth-7": (Load(clients=18, output_tokens=(60, 120)), "depth-too-deep"),
+            "disabled": (Load(clients=8, output_tokens=(60, 120)), "not-drafting"),
+            "long-prompts": (Load(clients=3, prompt_tokens=LONG, output_tokens=(2, 5)), "prompts"),
+            "eager": (Load(clients=3), "eager"),  # as all of these servers are, whose prices are those of eager steps
         },
         with_log=("eager",),
     ),
@@ -100,8 +99,8 @@ SUBJECTS = (
     Subject(
         name="tiny-cache",
         speculative=_depth(3),
-        engine={"num_gpu_blocks_override": 24, "block_size": 128},
-        loads={"waiting": (Load(clients=24, prompt_tokens=(100, 250), output_tokens=(150, 400)), "memory")},
+        engine={"num_gpu_blocks_override": 12, "block_size": 128},
+        loads={"waiting": (Load(clients=12, prompt_tokens=(100, 250), output_tokens=(60, 200)), "memory")},
     ),
     Subject(
         name="never-drafts",

@@ -15,13 +15,24 @@ import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
+
+
+class Process(Protocol):
+    """As much of `subprocess.Popen` as is used of a server's."""
+
+    @property
+    def pid(self) -> int: ...
+
+    def poll(self) -> int | None: ...
+
+    def wait(self, timeout: float) -> object: ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class Running:
     url: str
-    process: subprocess.Popen[str]
+    process: Process
     log: Path
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from lab import ROOT
+from lab.validation.marked import replace_between
 from lab.validation.speedup_sets import (
     ONE_BOX_SET,
     RowSet,
@@ -17,7 +18,6 @@ from lab.validation.speedup_sets import (
     loss_headings,
 )
 from specmargin.catalog.accuracy import price_errors
-from specmargin.errors import InputError
 from specmargin.validation.calls import GroupLine
 from specmargin.validation.speedups import SpeedupLine, source_median, speedup_lines
 
@@ -28,18 +28,13 @@ _KINDS = (
     ("datasheet", "datasheet", "b200"),
 )
 _ENOUGH = 10
-BEGIN, END = "<!-- begin: python -m lab.validation.speedups --write -->", "<!-- end -->"
+BEGIN = "<!-- begin: python -m lab.validation.speedups --write -->"
 
 
 def write_page(sets: Sequence[RowSet], page: Path = PAGE) -> Path:
-    before, begin, rest = page.read_text(encoding="utf-8").partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise InputError(f"{page}: no place for the tables: {BEGIN} … {END}")
     whole = [rows for rows in sets if " and " in rows.name or rows.name == ONE_BOX_SET] or sets
     text = "\n".join([*_introduction(), *(line for rows in sets for line in _section(rows, whole=rows in whole))])
-    page.write_text(f"{before}{BEGIN}\n\n{text}\n{END}{after}", encoding="utf-8")
-    return page
+    return replace_between(page, BEGIN, text)
 
 
 def _introduction() -> Iterator[str]:

@@ -40,11 +40,18 @@ class ScenarioOptions(TypedDict, total=False):
     redundant_experts: int
     nodes: int | None
     fabric: str | None
+    experts_on: str
+    n_cpu_moe: int | None
+    gpu_experts: int
+    cpu: str | None
+    host_memory: float | None
+    pcie: str | None
     weights: str | None
     kv_cache: str | None
     routing: str | None
     context: int | str
     engine: str | None
+    backend: str | None
     prices: str | None
     form: str
     engine_time: str | None

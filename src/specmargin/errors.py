@@ -8,6 +8,7 @@ SpecmarginError
     │   └── UnknownModelError      a model that is neither bundled nor in the local hub cache
     ├── HardwareError          a device description that cannot be used
     ├── ParallelismError       a layout that does not divide, or does not fit in memory
+    ├── OffloadError           experts in main memory that it cannot hold, or that an engine cannot keep there
     ├── TableError             a measured kernel table that cannot be used
     ├── RoutingError           a routing capture or profile that cannot be used
     ├── AcceptanceError        an acceptance that is not a probability or a curve
@@ -58,6 +59,10 @@ class HardwareError(InputError):
 
 class ParallelismError(InputError):
     """A layout over GPUs that does not divide or does not fit."""
+
+
+class OffloadError(InputError):
+    """Experts in main memory that it cannot hold, or that an engine cannot keep there."""
 
 
 class TableError(InputError):

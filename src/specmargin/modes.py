@@ -25,6 +25,13 @@ class Placement(StrEnum):
     BALANCED = "balanced"  # by popularity, as an expert load balancer does
 
 
+class ExpertsOn(StrEnum):
+    """Where routed experts are kept and computed."""
+
+    GPU = "gpu"
+    CPU = "cpu"  # in main memory
+
+
 class RooflineForm(StrEnum):
     """What a roofline takes the maximum of bytes and FLOPs over."""
 
@@ -89,7 +96,7 @@ DRAFTERS = {
     )
 }
 #: `formats/` writes the configuration of each.
-ENGINES = ("vllm", "sglang", "trtllm", "llamacpp")
+ENGINES = ("vllm", "sglang", "trtllm", "llamacpp", "mlx")
 #: `simulator/policies.py` builds each.
 POLICIES = (
     "none",

@@ -20,8 +20,19 @@ _OPTIONAL = re.compile(r"\[([^\]]*)\]")
 
 def say(name: str, phrases: Phrases, values: Values) -> str | None:
     """The phrase; None where no template of it has all its values."""
-    texts = (_filled(template, phrases, values) for template in phrases[name])
-    return next((text for text in texts if text is not None), None)
+    return next(iter(lines(name, phrases, values, most=1)), None)
+
+
+def lines(name: str, phrases: Phrases, values: Values, *, most: int) -> list[str]:
+    """The first templates of this name that have all their values, each text once."""
+    texts: dict[str, None] = {}
+    for template in phrases[name]:
+        text = _filled(template, phrases, values)
+        if text is not None:
+            texts[text] = None
+        if len(texts) == most:
+            break
+    return list(texts)
 
 
 def listed(each: str, items: Sequence[Values], phrases: Phrases, *, between: str) -> str:

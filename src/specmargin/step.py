@@ -188,11 +188,33 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GroupLoad:
+    """Experts of one group of MoE layers; those that the GPU keeps, if any, are among them."""
+
+    distinct: FloatArray
+    pairs: FloatArray
+    kept_distinct: FloatArray | None
+    kept_pairs: FloatArray | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ExpertLoad:
     """The output of routing for prices: on the busiest rank, for each MoE layer group, in order."""
 
     distinct_by_group: tuple[FloatArray, ...]
     pairs_by_group: tuple[FloatArray, ...]  # (position, expert) pairs, k per position on a single rank
+    # Of layers in main memory, the part of the experts that the GPU keeps; empty where it keeps none.
+    kept_distinct_by_group: tuple[FloatArray, ...] = ()
+    kept_pairs_by_group: tuple[FloatArray, ...] = ()
+
+    def of_group(self, index: int) -> GroupLoad:
+        kept = bool(self.kept_distinct_by_group)
+        return GroupLoad(
+            distinct=self.distinct_by_group[index],
+            pairs=self.pairs_by_group[index],
+            kept_distinct=self.kept_distinct_by_group[index] if kept else None,
+            kept_pairs=self.kept_pairs_by_group[index] if kept else None,
+        )
 
 
 # Prices never import routing; they take this as an argument.

@@ -33,7 +33,7 @@ def asked(command: str) -> dict[str, Any]:
     return answer
 
 
-ANSWER = r"^(Yes|No|Uncertain at batch \d+ with \w+|(?:Only|Yes,) up to batch \d+|Not yet): "
+ANSWER = r"^(Yes|No|Uncertain|Not yet)\b[^:\n]*: "
 TREES = r"trees are not priced, only chains of draft tokens"
 LLAMA = r"llama\.cpp flags .*--spec-type draft-\w+ .*--spec-draft-n-max \d"
 
@@ -41,7 +41,7 @@ LLAMA = r"llama\.cpp flags .*--spec-type draft-\w+ .*--spec-draft-n-max \d"
 MACHINES = {
     "gpt-oss-20b with llama.cpp on a 4090": (
         "plan gpt-oss-20b --gpu rtx-4090 --engine llamacpp --drafter eagle",
-        (ANSWER, RANGE, r"sequences fit", LLAMA, r"one depth for all batches"),
+        (ANSWER, RANGE, r"^Draft: \d+ tokens?", LLAMA, r"one depth for all batches"),
     ),
     "DeepSeek-V3.2 with DP attention and EP on 8 B200 in SGLang": (
         "plan deepseek-v3.2 --gpu b200 --gpus 8 --parallel dp-ep --engine sglang",
@@ -70,7 +70,7 @@ MACHINES = {
     ),
     "an M4 Max, whatever runs there": (
         "plan qwen3-30b-a3b --gpu m4-max --weights q4_k_m",
-        (ANSWER, r"Apple M4 Max", r"llama\.cpp", r"Largest unknown: (?!.*measure vllm)"),
+        (ANSWER, r"Apple M4 Max", r"llama\.cpp", r"^Next: measure .* with specmargin measure llamacpp\."),
     ),
     "the batch from which on Mixtral on A100s should not speculate": (
         "plan mixtral-8x7b --gpu a100 --gpus 2 --drafter eagle",
@@ -89,7 +89,7 @@ MACHINES = {
 QUESTIONS = MACHINES | {
     "DeepSeek-V3.2 on 8 H200 at concurrency 64, 4k in and 1k out": (
         "plan deepseek-v3.2 --gpu h200 --gpus 8 --parallel ep --concurrency 64 --isl 4096 --osl 1024",
-        (r"^(Yes|No|Uncertain): .* at concurrency 64 \(80% range.* tok/s\.", r"per GPU", r"TTFT", VLLM, RANGE),
+        (r"^(Yes|No|Uncertain): .* at concurrency 64 with mtp, likely ", r"per GPU", r"TTFT", VLLM, RANGE),
     ),
     "gpt-oss-120b with EAGLE-3 on one H100 at 1 to 8": (
         "plan gpt-oss-120b --gpu h100 --drafter eagle --batch 1,2,4,8",
@@ -183,7 +183,7 @@ QUESTIONS = MACHINES | {
         "plan qwen3-30b-a3b --gpu h200 --qps 20 --isl 1k --osl 300 --tpot-slo 50",
         (
             r"^(Yes|Uncertain): .*20 requests/s",
-            r"80% range|\d\.\d\d to \d\.\d\d",
+            r"likely \d\.\d\d–\d\.\d\d×",
             r"20 requests/s of 1,024 input and 300 output tokens",
             r"no speculation +6,000 .*\nwith these flags +6,000 ",
             r"target of 50 ms per token: met with these flags \(\d+\.\d ms\) and without \(\d+\.\d ms\)",
@@ -216,7 +216,7 @@ QUESTIONS = MACHINES | {
     ),
     "how sure are you?": (
         "plan mixtral-8x7b --gpu h100 --gpus 2 --drafter eagle",
-        (RANGE, r"Largest unknown: [\w ]+ \([^)]+\); run specmargin (profile|measure)"),
+        (RANGE, r"^Next: measure [\w ]+ with specmargin (profile|measure)"),
     ),
 }
 

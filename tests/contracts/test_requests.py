@@ -75,6 +75,12 @@ OTHER: dict[str, dict[str, str]] = {
     "nodes": {"nodes": "2"},
     "fabric": {"nodes": "2", "fabric": "infiniband-ndr"},
     "placement": {"model": "REFERENCE", "drafter": "eagle", "routing": "reference-moe", "placement": "balanced"},
+    "experts_on": {"engine": "sglang", "parallel": "tp", "experts_on": "cpu"},
+    "n_cpu_moe": {"engine": "llamacpp", "parallel": "tp", "n_cpu_moe": "20"},
+    "gpu_experts": {"engine": "sglang", "parallel": "tp", "experts_on": "cpu", "gpu_experts": "64"},
+    "cpu": {"engine": "llamacpp", "parallel": "tp", "n_cpu_moe": "20", "cpu": "epyc-7763"},
+    "host_memory": {"engine": "llamacpp", "parallel": "tp", "n_cpu_moe": "20", "host_memory": "16"},  # refused
+    "pcie": {"engine": "llamacpp", "parallel": "tp", "n_cpu_moe": "20", "pcie": "3x4"},
     "weights": {"weights": "fp8"},
     "kv_cache": {"kv_cache": "fp8"},
     "memory_utilization": {"memory_utilization": "0.001"},  # nothing fits
@@ -86,6 +92,7 @@ OTHER: dict[str, dict[str, str]] = {
     "routing": {"routing": "uniform"},
     "context": {"context": "128k"},
     "engine": {"engine": "sglang"},
+    "backend": {"engine": "llamacpp", "parallel": "tp", "backend": "vulkan"},  # refused beside --prices
     "prices": {"prices": "datasheet"},
     "form": {"prices": "datasheet", "context": "4k", "form": "whole-step"},
     "engine_time": {"engine_time": "none"},

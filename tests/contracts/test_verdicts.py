@@ -43,17 +43,22 @@ def test_every_verdict_can_be_read_in_a_hurry() -> None:
     assert {Advice.SPECULATE, Advice.UP_TO_BATCH, Advice.UNCERTAIN, Advice.DO_NOT} <= seen
 
 
+_YES = "Yes: 1.50× as fast at batch 1 with mtp, likely 1.20–1.80×."
+
+
 @pytest.mark.parametrize(
     ("fault", "text"),
     [
         ("does not answer", "Speculate: it is 1.50× as fast at batch 1."),
-        ("lines", "Yes: 1.50× at batch 1 (80% range 1.20 to 1.80) with mtp.\n" + 4 * "Draft 4 at every batch.\n"),
-        ("parenthesis", "Yes: 1.50× at batch 1 (80% range 1.20 to 1.80) with mtp (a (b))."),
+        ("does not answer", _YES.replace("Yes", "Uncertain")),
         (
-            "caveat",
-            "Yes: 1.50× at batch 1 (80% range 1.20 to 1.80).\nIt loses at batch 9.\n"
-            "Yes at batch 1: it is clearly faster there.",
+            "5 lines",
+            f"{_YES}\nDraft: nothing.\nPays: batch 1.\nPrefill: 9% of x.\nPays: batch 2.",
         ),
+        ("too long", f"{_YES.replace('mtp', 'm' * 400)}"),
+        ("no known shape", f"{_YES}\nDraft: 4 tokens (a (b))."),
+        ("no known shape", f"{_YES}\nIt loses at batch 9, where drafting is off."),
+        ("twice", f"{_YES}\nPays: batch 1.\nPays: batch 9."),
     ],
 )
 def test_the_check_can_fail(fault: str, text: str) -> None:
@@ -65,20 +70,24 @@ def test_fewer_sequences_lead_where_they_lower_the_peak() -> None:
     (answer,) = drafter_plans(PlanRequest(model="nemotron-3-super-120b-a12b", gpu="h200", prices="laws"))
     first, second, *_ = answer_text(answer).splitlines()
     plan = answer.plan
-    assert answer.advice is Advice.UP_TO_BATCH and first.startswith(f"Only up to batch {plan.paying[-1][1]}: ")
-    fits = "1 sequence fits" if plan.largest_batch == 1 else f"{plan.largest_batch} sequences fit"
-    loss = 1.0 - plan.peak_tokens_per_second / plan.no_spec_peak_tokens_per_second
+    assert answer.advice is Advice.UP_TO_BATCH and first.startswith(f"Yes, up to {plan.largest_batch} sequence")
     assert (
-        second == f"With drafts, {fits}, not {plan.no_spec_largest_batch}: peak throughput falls by {100 * loss:.0f}%."
+        second
+        == f"Sequences that fit in memory: {plan.largest_batch} with drafts, {plan.no_spec_largest_batch} without."
     )
+    peaks = plan.peak_tokens_per_second, plan.no_spec_peak_tokens_per_second
+    assert peaks[0] < peaks[1]
+    said = plan_values([answer])["verdict_details"]
+    assert f"Peak throughput: {peaks[0]:,.0f} tok/s with drafts, {peaks[1]:,.0f} tok/s without." in said
 
 
 def test_the_depth_is_that_of_the_batch_asked_for() -> None:
     (answer,) = drafter_plans(PlanRequest(model="qwen3.6-35b-a3b", gpu="h200", prices="laws", batch=(16,)))
     row = answer.plan.rows[0]
-    (drafts,) = [line for line in answer_text(answer).splitlines() if line.startswith("Draft ")]
-    assert drafts.startswith(f"Draft {row.depth} at batch 16; expects acceptance ")
-    assert drafts.endswith(f", needs {row.break_even_acceptance:.2f}.")
+    lines = answer_text(answer).splitlines()
+    assert f"Draft: {row.depth} tokens at batch 16." in lines
+    (acceptance,) = [line for line in lines if line.startswith("Acceptance")]
+    assert acceptance.startswith(f"Acceptance per token: break-even {row.break_even_acceptance:.2f} at batch 16, ")
 
 
 def test_where_nothing_pays_the_best_draft_is_told_with_its_range() -> None:
@@ -91,3 +100,13 @@ def test_where_nothing_pays_the_best_draft_is_told_with_its_range() -> None:
     assert list(form_faults(values["verdict"], answer.advice)) == []
     best = answer.plan.pricer.grid([row.batch for row in answer.plan.rows if row.fits], 8).speedup[:, 1:].max()
     assert said["speedup"] == pytest.approx(best)
+
+
+def test_memory_is_named_only_where_it_sets_the_limit() -> None:
+    """Where larger batches lose anyway, how many would fit decides nothing."""
+    (answer,) = drafter_plans(PlanRequest(model="deepseek-v4-flash", gpu="rtx-pro-6000", gpus=2, prices="laws"))
+    assert answer.plan.loses_capacity and answer.plan.limit is not None
+    assert answer.plan.limit < answer.plan.largest_batch
+    text = answer_text(answer)
+    assert text.startswith(f"Yes, up to batch {answer.plan.limit}: ") and "Sequences that fit" not in text
+    assert any(fact.startswith("Sequences that fit in memory: ") for fact in plan_values([answer])["verdict_details"])

@@ -171,10 +171,9 @@ def _line_faults(seen: dict[str, Any]) -> Iterator[str]:
     refused = not seen["copies"]  # then the line is about the best draft, and the tile about plain decoding
     numbers = [] if refused else re.findall(r"(\d+\.\d+)×", seen["line"])
     speedup = float(seen["tiles"]["speed-up"].rstrip("×"))
-    stated = numbers[-1:] if seen["says"] == "uncertain" else numbers[:1]  # after its range
-    if stated and float(stated[0]) != speedup:
+    if numbers and float(numbers[0]) != speedup:
         yield f"{seen['line']!r} beside a speed-up of {speedup}"
-    if (seen["says"] == "uncertain") != seen["line"].startswith("Uncertain at "):
+    if (seen["says"] == "uncertain") != seen["line"].startswith("Uncertain: "):
         yield f"{seen['line']!r} is marked as {seen['says']}"
     if seen["says"] == "yes" and speedup < 1.0:
         yield f"{seen['line']!r}, and a speed-up of {speedup}"

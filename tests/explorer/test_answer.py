@@ -48,7 +48,7 @@ def test_a_yes_with_a_limit_is_not_marked_as_a_warning(open_page: Open) -> None:
     assert limited.inner_text("#line").startswith("Yes, up to batch ") and says(limited) == "up-to"
     assert dot(limited) == "rgb(22, 138, 125)"
     paid_for = answered(open_page("/?prices=laws"))
-    assert paid_for.inner_text("#line").startswith("Only up to batch ") and says(paid_for) == "only"
+    assert paid_for.inner_text("#line").startswith("Yes, up to 161 sequences: ") and says(paid_for) == "only"
     assert dot(paid_for) != dot(limited)
 
 
@@ -62,7 +62,7 @@ def test_a_gain_whose_first_tokens_come_far_later_is_no_plain_yes(open_page: Ope
     plan = planned("qwen3.6-35b-a3b", "--gpu", "h200", "--prices", "laws", *LOADED)
     assert plan["advice"] == "speculate-with-slower-first-token"
     assert page.inner_text("#line") == plan["verdict"].splitlines()[0]
-    assert page.inner_text("#line").startswith("Only if a TTFT of ") and says(page) == "only"
+    assert page.inner_text("#line").startswith("Only if a time to first token of ") and says(page) == "only"
     assert dot(page) != green
     service = plan["service"]
     side = service["speculating"]
@@ -79,11 +79,11 @@ def test_a_range_that_spans_one_is_uncertain_in_its_own_colour_with_what_to_meas
         plan = planned(*arguments, batch=batch)
         row = next(row for row in plan["rows"] if row["batch"] == batch)
         spans = row["depth"] > 0 and row["speedup_low"] <= 1 <= row["speedup_high"]
-        assert not spans or (says(page) == "uncertain" and page.inner_text("#line").startswith("Uncertain at batch"))
+        assert not spans or (says(page) == "uncertain" and page.inner_text("#line").startswith("Uncertain: "))
         colours.append((says(page), dot(page)))
         if spans:
             said = page.inner_text("#bullets")
-            assert "Largest unknown: " in said and "run specmargin " in said
+            assert "Next: measure " in said and "with specmargin " in said
     assert "uncertain" in dict(colours)
     known = answered(open_page("/?prices=laws&model=qwen3-32b&acceptance=0.9&batch=1"))
     assert dot(known) not in [colour for said, colour in colours if said == "uncertain"]
@@ -91,7 +91,7 @@ def test_a_range_that_spans_one_is_uncertain_in_its_own_colour_with_what_to_meas
 
 def test_an_answer_without_drafts_names_the_load_and_no_range_or_drafter(open_page: Open) -> None:
     page = answered(open_page("/?prices=laws&model=llama-3.1-8b&acceptance=0.02&concurrency=4&isl=4096&osl=64"))
-    assert " at concurrency 4 (80% range " in page.inner_text("#line")
+    assert " at concurrency 4 with eagle, likely " in page.inner_text("#line")
     assert (tile(page, "draft"), tile(page, "speed-up")) == ("off", "1.00×")
     assert re.search(r"drafts of \d|accept length", tile(page, "break-even"))
     assert "undefined" not in page.inner_text("main")

@@ -114,7 +114,8 @@ def test_numbers_on_the_page_are_those_of_plan_json(open_page: Open) -> None:
     assert page.inner_text("[data-tile=speed-up] dd").split("\n") == [f"{here['speedup']:.2f}×", f"{sure}×"]
     assert page.inner_text("[data-tile=break-even] dd").startswith(f"{here['break_even_acceptance']:.2f}")
     assert page.inner_text("#line") == expected["verdict"].splitlines()[0]
-    assert f"{here['speedup']:.2f}× at batch 8 (80% range {sure})" in page.inner_text("#line")
+    assert f"{here['speedup']:.2f}× as fast at batch 8 with " in page.inner_text("#line")
+    assert f", likely {sure.replace(' to ', '–')}×." in page.inner_text("#line")
 
 
 def test_a_range_that_spans_one_is_uncertain_on_the_page_as_in_the_json(open_page: Open) -> None:
@@ -122,8 +123,8 @@ def test_a_range_that_spans_one_is_uncertain_on_the_page_as_in_the_json(open_pag
     expected = planned("qwen3-30b-a3b", "--gpu", "h200", "--prices", "laws", "--drafter", "ngram", batch=1)
     here = expected["rows"][0]
     assert expected["advice"] == "uncertain" and here["speedup_low"] < 1.0 < here["speedup"]
-    assert sentence(page) == expected["verdict"] and expected["verdict"].startswith("Uncertain at batch 1")
-    sure = f"{here['speedup_low']:.2f} to {here['speedup_high']:.2f}×"
+    assert sentence(page) == expected["verdict"] and expected["verdict"].startswith("Uncertain: ")
+    sure = f"{here['speedup_low']:.2f}–{here['speedup_high']:.2f}×"
     assert sure in page.inner_text("#line") and page.inner_text("#line") == expected["verdict"].splitlines()[0]
     assert page.get_attribute("#answer", "data-says") == "uncertain"
     assert page.inner_text("#flags").strip() == expected["config"].strip() != ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from lab.gpu import served
+from lab.gpu import pinning, served
 from lab.gpu.served_jobs import RAMP_SECONDS, WINDOW_SECONDS, trace
 from lab.live.servers import free_port
 from lab.live.step_log import COLUMNS, STEPS, Log, read_steps
@@ -133,3 +134,28 @@ def test_the_recorded_jobs_have_every_required_cell() -> None:
 
 def _both(job: dict[str, Any], name: str) -> list[int]:
     return [tokens for entry in job["traces"].values() for tokens in entry[name]]
+
+
+def test_an_engine_gets_a_core_of_its_own_and_all_else_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Eight processors in four cores; process 11 is the engine of group 10, thread 12 one of its threads."""
+    given: dict[int, set[int]] = {}
+    siblings = {cpu: [cpu // 2 * 2, cpu // 2 * 2 + 1] for cpu in range(8)}
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
+    monkeypatch.setattr(os, "sched_setaffinity", lambda thread, cpus: given.update({thread: set(cpus)}))
+    monkeypatch.setattr(pinning, "_siblings", lambda cpu: siblings[cpu])
+    monkeypatch.setattr(pinning, "_processes", lambda group: [10, 11] if group == 10 else [])
+    monkeypatch.setattr(pinning, "_threads", lambda process: {10: [10], 11: [11, 12]}[process])
+    monkeypatch.setattr(pinning, "_name", lambda process: "VLLM::EngineCor" if process == 11 else "vllm")
+    assert pinning.pin([10]) == [2, 3, 4, 5, 6, 7]
+    assert given == {10: {2, 3, 4, 5, 6, 7}, 11: {0}, 12: {2, 3, 4, 5, 6, 7}}
+    given.clear()
+    assert pinning.pin([10, 20, 30]) == list(range(8)) and given == {}  # too few cores
+
+
+@pytest.mark.parametrize(("listed", "expected"), [("0-1\n", [0, 1]), ("0,8\n", [0, 8]), ("3\n", [3])])
+def test_hardware_threads_of_a_core_are_read_as_linux_lists_them(
+    listed: str, expected: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "0").write_text(listed)
+    monkeypatch.setattr(pinning, "_TOPOLOGY", str(tmp_path / "{}"))
+    assert pinning._siblings(0) == expected and pinning._siblings(7) == [7]

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from lab.validation.speedup_page import BEGIN, END, PAGE, write_page
+from lab.validation.marked import END
+from lab.validation.speedup_page import BEGIN, PAGE, write_page
 from lab.validation.speedup_sets import ONE_BOX_SET, RowSet
 
 from specmargin.errors import InputError

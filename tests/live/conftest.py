@@ -7,6 +7,7 @@ import importlib.util
 import json
 import os
 import re
+import select
 import subprocess
 import sys
 import urllib.request
@@ -109,7 +110,8 @@ class Jobs:
     def __init__(self) -> None:
         self._processes: dict[str | None, subprocess.Popen[str]] = {}
 
-    def run(self, file: Path, python_path: str | None) -> int:
+    def ask(self, file: Path, python_path: str | None = None) -> int:
+        """The exit code of an engine that has ended, or the process of a server that starts."""
         if python_path not in self._processes:
             for other in set(self._processes) - {None}:
                 self._end(other)
@@ -129,6 +131,21 @@ class Jobs:
 
     def _end(self, python_path: str | None) -> None:
         self._processes.pop(python_path).communicate(timeout=60)
+
+
+@dataclass(frozen=True, slots=True)
+class Forked:
+    """A process that another one started, with what is used of `subprocess.Popen`."""
+
+    pid: int
+    handle: int  # readable when the process has ended
+
+    def poll(self) -> int | None:
+        return 0 if select.select([self.handle], [], [], 0.0)[0] else None
+
+    def wait(self, timeout: float) -> None:
+        if not select.select([self.handle], [], [], timeout)[0]:
+            raise subprocess.TimeoutExpired(str(self.pid), timeout)
 
 
 def _job_process(python_path: str | None) -> subprocess.Popen[str]:
@@ -184,7 +201,7 @@ def run_engine(pair: Pair, jobs: Jobs, tmp_path_factory: pytest.TempPathFactory)
             "environment": environment or {},
         }
         (folder / "job.json").write_text(json.dumps(job))
-        code = jobs.run(folder / "job.json", (environment or {}).get("PYTHONPATH"))
+        code = jobs.ask(folder / "job.json", (environment or {}).get("PYTHONPATH"))
         log = (folder / "log.txt").read_text()
         assert code == 0, log[-6000:]
         result = json.loads((folder / "result.json").read_text())
@@ -202,6 +219,30 @@ def standard_batches(pair: Pair) -> list[list[dict[str, Any]]]:
 
 
 # --- servers ---
+
+
+@pytest.fixture(scope="session")
+def served(jobs: Jobs) -> Callable[..., contextlib.AbstractContextManager[servers.Running]]:
+    """`lab.live.servers.served`, in a third of its time: what it starts has imported vLLM."""
+
+    @contextmanager
+    def run(arguments: dict[str, Any], *, folder: Path, environment: dict[str, str]) -> Iterator[servers.Running]:
+        folder.mkdir(parents=True, exist_ok=True)
+        port, log = servers.free_port(), folder / "log.txt"
+        options = ["--host", "127.0.0.1", "--port", str(port), *servers.flags(arguments)]
+        job = folder / "job.json"
+        job.write_text(json.dumps({"options": options, "log": str(log), "environment": environment}))
+        pid = jobs.ask(job)
+        process = Forked(pid, os.pidfd_open(pid))
+        server = servers.Running(url=f"http://127.0.0.1:{port}", process=process, log=log)
+        try:
+            servers.wait(server)
+            yield server
+        finally:
+            servers.end(server)
+            os.close(process.handle)
+
+    return run
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -224,7 +265,7 @@ class Server(servers.Running):
 
 
 @pytest.fixture(scope="session")
-def serve(pair: Pair, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Any]:
+def serve(pair: Pair, served: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Any]:
     @contextmanager
     def run(
         settings: dict[str, Any] | None, *, speculative: bool = True, environment: dict[str, str] | None = None
@@ -232,7 +273,7 @@ def serve(pair: Pair, tmp_path_factory: pytest.TempPathFactory) -> Callable[...,
         settings = None if settings is None else {"slowest_decision_seconds": 20.0} | settings
         arguments = engine_arguments(pair, speculative=speculative, settings=settings)
         folder = tmp_path_factory.mktemp("server")
-        with servers.served(arguments, folder=folder, environment=ENVIRONMENT | (environment or {})) as started:
+        with served(arguments, folder=folder, environment=ENVIRONMENT | (environment or {})) as started:
             yield Server(url=started.url, process=started.process, log=started.log)
 
     return run

@@ -1,17 +1,20 @@
-"""Engines, each in a process of its own: reads jobs from JSON files and writes their results. Run by
+"""Engines and servers, each in a process of its own: reads jobs from JSON files and writes their results. Run by
 `tests/live/conftest.py`.
 
 vLLM's CPU build cannot start twice in a process once Numba is loaded, and a fault must not affect the next test. As
-importing vLLM takes as long as the rest of a job, one process imports it and forks another for every job.
+importing vLLM takes longer than the rest of a job, one process imports it and forks another for every job. A server
+forks its engine and its worker in turn, as vLLM does on GPUs; its CPU build would start them anew, 20 s of a core each.
 """
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
 import sys
 import time
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,18 +24,38 @@ _PER_STEP = ("per_step_accepted", "per_step_drafted")
 
 
 def main() -> None:
-    """Files of jobs come in, one per line; exit codes go out. Ends with its input."""
+    """Files of jobs come in, one per line; exit codes go out, or the process of a server. Ends with its input."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # vLLM logs to the standard output
-    from vllm import LLM, SamplingParams  # noqa: F401, PLC0415 (imported before forking)
-
+    _import_vllm()
     while line := sys.stdin.readline():
+        _forget_servers()
         job = json.loads(Path(line.strip()).read_text())
         pid = os.fork()
         if pid == 0:
-            return _run(job)
-        print(_exit_code(pid), file=answers, flush=True)
+            return _listen(job) if "options" in job else _run(job)
+        print(pid if "options" in job else _exit_code(pid), file=answers, flush=True)
     return None
+
+
+def _import_vllm() -> None:
+    """Before forking: what engines, workers and servers import sooner or later, as far as this release has it."""
+    from vllm import LLM, SamplingParams  # noqa: F401, PLC0415
+
+    with suppress(ImportError):
+        import vllm.entrypoints.launchers.api_server.entry  # noqa: PLC0415
+        import vllm.model_executor.models.qwen3_moe  # noqa: PLC0415
+        import vllm.v1.engine.core  # noqa: PLC0415
+        import vllm.v1.worker.cpu_worker  # noqa: F401, PLC0415
+    gc.collect()
+    gc.freeze()  # a collection would look at all of it again in every process, for a second or two
+
+
+def _forget_servers() -> None:
+    """Those that ended stay in the list of processes until then."""
+    with suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
 
 
 def _exit_code(pid: int) -> int:
@@ -44,11 +67,35 @@ def _exit_code(pid: int) -> int:
     return os.waitstatus_to_exitcode(done[1])
 
 
-def _run(job: dict[str, Any]) -> None:
+def _listen(job: dict[str, Any]) -> None:
+    """vLLM's OpenAI server with these options."""
+    _leave(Path(job["log"]))
+    os.chdir(Path(job["log"]).parent)
+    os.environ.update(job["environment"])
+    sys.argv = ["vllm", *job["options"]]
+    from vllm.entrypoints.launchers.api_server.entry import main as listen  # noqa: PLC0415
+    from vllm.platforms.cpu import CpuPlatform  # noqa: PLC0415
+
+    checked = CpuPlatform.check_and_update_config
+
+    def forking(config: Any) -> None:
+        checked(config)
+        os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "fork"
+
+    CpuPlatform.check_and_update_config = staticmethod(forking)
+    listen()
+
+
+def _leave(log: Path) -> None:
+    """The process of the jobs, for a group of its own with this log."""
     os.setsid()
-    with Path(job["log"]).open("w") as log:
+    with log.open("w") as out:
         for descriptor in (1, 2):
-            os.dup2(log.fileno(), descriptor)
+            os.dup2(out.fileno(), descriptor)
+
+
+def _run(job: dict[str, Any]) -> None:
+    _leave(Path(job["log"]))
     os.environ.update(job["environment"], VLLM_ENABLE_V1_MULTIPROCESSING="1" if job["multiprocess"] else "0")
     from vllm import LLM  # noqa: PLC0415
 

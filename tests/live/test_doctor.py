@@ -6,12 +6,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from lab.live import servers
-from lab.live.doctor import ENGINE, SUBJECTS, Subject, arguments, doctor_options
+from lab.live.doctor import ENGINE, SETTLE_SECONDS, SUBJECTS, Subject, arguments, doctor_options
 from lab.live.measuring import specmargin
 from lab.live.models import Pair
 from lab.live.pages import loaded
@@ -20,10 +21,10 @@ _HERE = [subject for subject in SUBJECTS if subject.tested]
 
 
 @pytest.mark.parametrize("subject", _HERE, ids=lambda subject: subject.name)
-def test_the_injected_fault_is_named(subject: Subject, pair: Pair, tmp_path: Path) -> None:
+def test_the_injected_fault_is_named(served: Callable[..., Any], subject: Subject, pair: Pair, tmp_path: Path) -> None:
     """A load without fault has no cause; that this machine is slower than the one of the prices is no cause either."""
     environment = ENGINE | subject.environment
-    with servers.served(arguments(subject, pair), folder=tmp_path / "server", environment=environment) as server:
+    with served(arguments(subject, pair), folder=tmp_path / "server", environment=environment) as server:
         named = {name: _named(server, subject, name) for name in subject.loads}
     assert named == {name: cause for name, (_, cause) in subject.loads.items()}
 
@@ -32,7 +33,7 @@ def _named(server: servers.Running, subject: Subject, name: str) -> str | None:
     options = [*doctor_options(), "--seconds", str(subject.observed_seconds), "--json"]
     if name in subject.with_log:
         options += ["--log", str(server.log)]
-    with loaded(server.url, subject.loads[name][0], settle_seconds=3.0) as clients:
+    with loaded(server.url, subject.loads[name][0], settle_seconds=SETTLE_SECONDS) as clients:
         answer: dict[str, Any] = json.loads(specmargin("doctor", server.url, *options))
     assert not clients.failures, clients.failures[:3]
     print(answer["verdict"])

@@ -85,8 +85,10 @@ def test_a_shifted_curve_stays_a_survival_curve() -> None:
 def test_the_answer_says_how_sure_it_is() -> None:
     options = ["plan", "qwen3-30b-a3b", "--gpu", "h200", "--prices", "laws", "--drafter", "eagle"]
     text = " ".join(run(*options).out.split())
-    assert re.match(r"Yes, up to batch 256: \d\.\d\d× at batch 1 \(80% range \d\.\d\d to \d\.\d\d\) with eagle\.", text)
-    assert "Largest unknown: acceptance (not measured); run specmargin profile acceptance." in text
+    assert re.match(
+        r"Yes, up to batch 256: \d\.\d\d× as fast at batch 1 with eagle, likely \d\.\d\d–\d\.\d\d×\. ", text
+    )
+    assert "Next: measure acceptance with specmargin profile acceptance." in text
     payload = json.loads(run(*options, "--json").out)
     assert payload["rows"][0]["speedup_low"] < payload["rows"][0]["speedup"] < payload["rows"][0]["speedup_high"]
     assert [entry["name"] for entry in payload["inputs"]] == ["prices", "acceptance", "routing"]
@@ -115,10 +117,10 @@ def judged(speedups: dict[int, tuple[float, float, float]], **options: Any) -> t
 def test_a_range_above_one_is_a_gain() -> None:
     answer, values = judged({1: (1.5, 1.2, 1.8), 64: (1.4, 1.1, 1.7)})
     assert values["advice"] == "speculate" and values["verdict"].startswith(
-        "Yes: 1.50× at batch 1 (80% range 1.20 to 1.80) with eagle."
+        "Yes: 1.50× as fast at batch 1 with eagle, likely 1.20–1.80×.\n"
     )
     assert values["surely_pays_at_batches"] == values["pays_at_batches"] and values["uncertain_at_batches"] == []
-    assert "Clearly" not in values["verdict"] and "clearly" not in " ".join(values["verdict_details"])
+    assert "Batches" not in values["verdict"] and "clearly" not in " ".join(values["verdict_details"])
     assert answer.headline_range is not None and not answer.headline_range.spans_one
 
 
@@ -126,28 +128,37 @@ def test_a_range_that_spans_one_is_uncertain_and_says_what_to_measure() -> None:
     answer, values = judged({1: (1.1, 0.8, 1.4), 64: (1.05, 0.8, 1.3)})
     assert values["advice"] == "uncertain"
     first, second, *_ = values["verdict"].splitlines()
-    assert first == "Uncertain at batch 1 with eagle: 0.80 to 1.40× (80% range), estimate 1.10×."
-    assert second.startswith("Draft ")
-    assert "\nLargest unknown: acceptance (not measured); run specmargin profile acceptance." in values["verdict"]
+    assert first == "Uncertain: 1.10× as fast at batch 1 with eagle, likely 0.80–1.40×."
+    assert second == "Next: measure acceptance with specmargin profile acceptance."
+    assert "Batches" not in values["verdict"] and "\nDraft: " in values["verdict"]
     assert "It is clearly faster, with an 80% range above 1, at no batch." in values["verdict_details"]
     assert values["surely_pays_at_batches"] == [] and values["uncertain_at_batches"] == values["pays_at_batches"]
     assert values["config"] == answer.config.text != ""  # the schedule is written all the same
+
+
+def _place(span: list[int]) -> str:
+    return f"{span[0]}" if span[0] == span[1] else f"{span[0]}–{span[1]}"
 
 
 def test_the_verdict_says_at_which_batches_it_is_clear() -> None:
     _, values = judged({1: (1.1, 0.9, 1.3), 16: (1.6, 1.3, 1.9), 64: (1.1, 0.9, 1.3)})
     ((first, last),) = values["surely_pays_at_batches"]
     assert 1 < first < 16 < last < 64
-    assert f"Yes at batch {first} to {last}: it is clearly faster there." in values["verdict"]
-    assert values["uncertain_at_batches"][0] == [1, first - 1]
+    assert values["verdict"].startswith(f"Yes at batch {first}–{last}, uncertain at 1: 1.10× with eagle, ")
+    below, above = values["uncertain_at_batches"]
+    assert below == [1, first - 1]
+    assert f"\nBatches: gain at {first}–{last}; uncertain at {_place(below)}, {_place(above)}" in values["verdict"]
 
 
 def test_a_plan_is_judged_by_its_first_gain() -> None:
     _, values = judged({1: (0.9, 0.8, 1.1), 16: (1.6, 1.3, 1.9)})
-    assert values["advice"] == "speculate" and "1.60× at batch 16 (80% range 1.30 to 1.90)" in values["verdict"]
+    assert (
+        values["advice"] == "speculate"
+        and "1.60× as fast at batch 16 with eagle, likely 1.30–1.90×" in values["verdict"]
+    )
     _, values = judged({1: (0.9, 0.8, 0.95), 16: (1.1, 0.9, 1.3)})
     assert values["advice"] == "uncertain"
-    assert values["verdict"].startswith("Uncertain at batch 16 with eagle: 0.90 to 1.30×")
+    assert values["verdict"].startswith("Uncertain: 1.10× as fast at batch 16 with eagle, likely 0.90–1.30×")
     _, values = judged({1: (0.9, 0.8, 1.1), 16: (0.95, 0.9, 1.3)})
     assert values["advice"] == "do-not-speculate" and values["verdict"].startswith("No: ")
 
@@ -178,7 +189,8 @@ def test_a_service_whose_range_spans_one_is_uncertain() -> None:
     wide = replace(answer, ranges=tuple(replace(each, low=0.3) for each in answer.ranges))
     assert wide.service_range is not None and wide.service_range[0] < 1.0 < answer.service.speedup
     values = plan_values([wide])
-    assert values["advice"] == "uncertain" and values["verdict"].startswith("Uncertain at concurrency 64: 0.")
+    assert values["advice"] == "uncertain" and values["verdict"].startswith("Uncertain: ")
+    assert " at concurrency 64 with eagle, likely 0." in values["verdict"].splitlines()[0]
 
 
 def test_larger_graphs_are_named_only_where_graphs_are_the_limit() -> None:

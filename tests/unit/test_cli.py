@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from specmargin.answers.request_schema import parse_numbers
+from specmargin.answers.numbers_schema import parse_numbers
 from specmargin.modes import ENGINES
 from specmargin.show import terminal
 from specmargin.verbs import verb_names
@@ -365,7 +365,7 @@ def test_the_verdict_names_where_the_flags_lose() -> None:
     arguments = ["plan", "kimi-k2", "--gpu", "b200", "--gpus", "8", "--parallel", "dp-ep"]
     result = payload(*arguments)
     ((first, last),) = result["loses_at_batches"]
-    assert f"It loses at batch {first:,} to {last:,}: 0." in " ".join(result["verdict_details"])
+    assert f"It loses at batch {first:,}–{last:,}: 0." in " ".join(result["verdict_details"])
     assert result["pays_at_batches"] == [[1, first - 1]]
 
 

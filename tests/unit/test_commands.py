@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from specmargin.formats import ENGINES
+from specmargin.hardware.layout import Layout
 from specmargin.verbs.plan.commands import check_json, serve_json, served_model
 from specmargin.verbs.plan.drafter_plan import drafter_plans, row_and_range
 from specmargin.verbs.plan.request_schema import PlanRequest
@@ -22,6 +23,9 @@ DECLARED = {
     | {"--num-prompts", "--max-concurrency", "--request-rate"},
     "llamacpp": {"--spec-type", "--spec-draft-n-max", "--spec-draft-p-min", "--spec-draft-model", "--url", "--bench"}
     | {"--osl", "--concurrency", "--spec-ngram-simple-size-m"},
+    # mlx_vlm/server/cli.py (August 2026), mlx_lm/server.py (0.32) and benchmarks/server_benchmark.py of mlx-lm
+    "mlx": {"--model", "--draft-model", "--draft-kind", "--draft-block-size", "--num-draft-tokens"}
+    | {"--url", "--concurrency", "--max-tokens"},
 }
 
 
@@ -38,12 +42,18 @@ def flags(command: object) -> set[str]:
     return set(re.findall(r"(?<!\S)--[a-z][\w-]*", str(command)))
 
 
-LAYOUTS = [(1, "tp"), (8, "tp"), (8, "ep"), (8, "dp-ep")]
+SIZES: dict[tuple[int, str], dict[str, Any]] = {
+    (1, "tp"): {},
+    (8, "tp"): {"tp": 8},
+    (8, "ep"): {"tp": 8, "ep": True},
+    (8, "dp-ep"): {"dp": 8, "ep": True},
+}
+LAYOUTS = list(SIZES)
 
 
 @pytest.mark.parametrize(
     ("engine", "gpus", "parallel"),
-    [(name, *at) for name, form in ENGINES.items() for at in LAYOUTS if name != "llamacpp" or at[1] == "tp"],
+    [(name, *at) for name, form in ENGINES.items() for at in LAYOUTS if form.refuses(Layout.of(**SIZES[at])) is None],
 )
 def test_commands_are_one_line_with_the_flags_of_the_plan(engine: str, gpus: int, parallel: str) -> None:
     answer = planned(engine=engine, gpus=gpus, parallel=parallel)

@@ -18,7 +18,7 @@ from specmargin.catalog.lookup import (
     find_device,
 )
 from specmargin.catalog.machines import find_links
-from specmargin.errors import CatalogError, HardwareError
+from specmargin.errors import CatalogError, HardwareError, InputError
 from specmargin.hardware.device import read_device
 from specmargin.hardware.schema import DeviceTable
 
@@ -168,7 +168,7 @@ def test_a_file_about_a_bundled_gpu_need_not_repeat_its_generation(tmp_path: Pat
 def test_bad_device_files(tmp_path: Path, change: tuple[str, str], complaint: str) -> None:
     file = tmp_path / "mine.toml"
     file.write_text(MINE.replace(*change))
-    with pytest.raises(HardwareError, match=complaint):
+    with pytest.raises(InputError, match=complaint):
         find_device(str(file))
 
 

@@ -30,10 +30,10 @@ def test_every_gpu_has_an_engine(name: str) -> None:
 @pytest.mark.parametrize(
     ("gpu", "engines"),
     [
-        ("m4-max", ("llamacpp",)),
+        ("m4-max", ("llamacpp", "mlx")),
         ("gtx-1080-ti", ("llamacpp",)),
         ("v100", ("llamacpp",)),
-        ("t4", ("vllm", "sglang", "llamacpp")),
+        ("t4", ("vllm", "sglang", "llamacpp", "mlx")),
         ("h200", ENGINES),
         ("mi300x", ("vllm", "sglang", "llamacpp")),
         ("rx-7900-xtx", ("vllm", "llamacpp")),
@@ -79,6 +79,7 @@ def test_what_no_one_can_run_is_refused(options: str) -> None:
     [
         ("--gpu a100", "no fp8 matrix units on a100: vLLM multiplies fp8 weights in bf16 (Marlin)"),
         ("--gpu h200 --engine llamacpp", "llama.cpp has no fp8 weights (GGUF)"),
+        ("--gpu m4-max --engine mlx", "MLX has no fp8 weights: name what you serve, such as --weights 8bit"),
     ],
 )
 def test_fp8_without_fp8_units_names_its_kernels(options: str, words: str) -> None:

@@ -101,9 +101,11 @@ def test_scenarios_of_one_routing_share_their_counts(monkeypatch: pytest.MonkeyP
     made: list[int] = []
     routing = bundled_routing("qwen3.6-35b-a3b", source=assumed("a profile of its own, of which nothing is counted"))
 
-    def counter(profile_: RoutingProfile, ranks: int, placement: Placement, redundant: int) -> ExpertCounter:
+    def counter(
+        profile_: RoutingProfile, ranks: int, placement: Placement, redundant: int, kept: int = 0
+    ) -> ExpertCounter:
         made.append(ranks)
-        return expert_counter(profile_, ranks, placement, redundant)
+        return expert_counter(profile_, ranks, placement, redundant, kept)
 
     monkeypatch.setattr(profile, "expert_counter", counter)
     for gpu, drafter in (("h200", "mtp"), ("b200", "free")):

@@ -135,8 +135,8 @@ def test_smaller_chunks_interrupt_decoding_less() -> None:
 def test_the_headline_is_the_services() -> None:
     options = ["--gpu", "h200", "--prices", "laws", "--isl", "4096", "--osl", "64", "--concurrency", "64"]
     text = run("plan", "llama-3.1-8b", *options).out
-    assert re.match(r"\w+.* at concurrency 64.* \(80% range", text)
-    assert "prefill takes" in text and "at batch 64 (80% range" not in text  # in place of decode steps, not before them
+    assert re.match(r"\w+: \d\.\d\d× as fast at concurrency 64 with eagle, likely ", text)
+    assert "\nPrefill: " in text and "as fast at batch 64" not in text  # in place of decode steps, not before them
     payload = json.loads(run("plan", "llama-3.1-8b", *options, "--json").out)
     assert payload["service"]["concurrency"] == 64
     assert payload["service"]["range_ratio"] == payload["options"]["range_ratio"] == 0.5
@@ -148,7 +148,7 @@ def test_a_load_that_speculation_slows_down_is_told_so() -> None:
     answer = planned("qwen3.6-35b-a3b", "h200", 1, "tp", concurrency=256, isl=2048, osl=64)
     assert answer.service is not None and answer.service.speedup < 1.0
     text = answer_text(answer)
-    assert text.startswith("No: ") and " at concurrency 256 (80% range " in text and "\nDraft" not in text
+    assert text.startswith("No: ") and " at concurrency 256 with mtp, likely " in text and "\nDraft" not in text
     assert list(form_faults(text, answer.advice)) == []
 
 
@@ -156,16 +156,17 @@ def test_a_load_for_which_nothing_is_drafted_is_named_and_its_range_includes_the
     answer = planned(*MODELS[3], concurrency=4, isl=4096, osl=64, acceptance="0.02")
     assert answer.service is not None and answer.refused is not None and answer.service.speculating.depth == 0.0
     text, (row, sure) = answer_text(answer), answer.refused
-    assert " at concurrency 4 (80% range " in text.splitlines()[0]
-    low = float(re.findall(r"range (\d\.\d\d) to", text)[0])
+    assert " at concurrency 4 with eagle, likely " in text.splitlines()[0]
+    low = float(re.findall(r"likely (\d\.\d\d)–", text)[0])
     assert sure.low < low < 1.0 and row.speedup < 1.0
     assert list(form_faults(text, answer.advice)) == []
 
 
-def test_an_acceptance_that_is_printed_like_the_one_needed_is_just_under_it() -> None:
+def test_an_acceptance_just_under_the_one_needed_is_printed_with_more_digits() -> None:
     needed = planned(*MODELS[3], depth=1, batch="4", acceptance="0.02").refused[0].break_even_acceptance
     text = answer_text(planned(*MODELS[3], depth=1, batch="4", acceptance=f"{needed - 1e-4:.5f}"))
-    assert f"Drafts of 1 need acceptance {needed:.2f}; the plan uses just under that." in text
+    shown, used = map(float, re.findall(r"break-even (0\.\d+) at batch 4, (0\.\d+) given", text)[0])
+    assert used < shown and shown == pytest.approx(needed, abs=1e-3) and used == pytest.approx(needed - 1e-4, abs=1e-3)
 
 
 @pytest.mark.parametrize(

@@ -1,20 +1,23 @@
 """`simulate` against the cells of a recorded server: throughput, latencies, queue, time in each depth, ranking.
 
     python -m lab.validation.cells lab/data/measurements/served-cpu
-    python -m lab.validation.cells FOLDER --prices FILE --launch-microseconds 63.5 --corrected --write --plot FILE.png
+    python -m lab.validation.cells FOLDER [FOLDER …] --prices FILE --launch-microseconds 63.5 --write --plot FILE.png
+    python -m lab.validation.cells FOLDER [FOLDER …] --corrected CALIBRATIONS
 
 FOLDER is what `python -m lab.gpu.served play` or `python -m lab.live.served` wrote. Cells are predicted from bundled
 prices, or those that their folder holds; nothing is fitted to them. --prices, --launch-microseconds and --corrected add
-predictions with what was measured outside of the cells.
+predictions with what was measured outside of the cells. Tables of several folders are written where the page has
+those of the first.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from lab.terminal import console, parser, run, tracked
 from lab.validation.cells.judged import judge
-from lab.validation.cells.observed import read_cells
+from lab.validation.cells.observed import Cell, read_cells
 from lab.validation.cells.predicted import Prices
 from lab.validation.cells.report import figure, show, write_page
 from specmargin.errors import InputError
@@ -24,12 +27,13 @@ from specmargin.simulator.results import Slo
 
 def main() -> None:
     options = parser(__doc__)
-    options.add_argument("folder", type=Path)
+    options.add_argument("folders", type=Path, nargs="+", metavar="FOLDER")
     options.add_argument("--prices", type=Path, metavar="FILE", help="of `measure vllm`")
     options.add_argument(
         "--launch-microseconds", type=float, metavar="µs", help="per kernel launch of the server's host"
     )
-    options.add_argument("--corrected", action="store_true", help="by FOLDER/calibration, steps of the same servers")
+    options.add_argument("--corrected", type=Path, metavar="CALIBRATIONS", help="by other steps of such servers")
+    options.add_argument("--latest", action="store_true", help="of cells of one name, that of the last folder")
     options.add_argument("--ttft-slo", type=float, default=500.0, metavar="MS", help="target of goodput; default 500")
     options.add_argument("--tpot-slo", type=float, default=30.0, metavar="MS", help="target of goodput; default 30")
     options.add_argument("--write", action="store_true", help="the tables into docs/results/served.md")
@@ -39,17 +43,19 @@ def main() -> None:
     if chosen.plot is not None:
         check_target(chosen.plot, force=chosen.force)
     slo = Slo(ttft_seconds=chosen.ttft_slo / 1e3, tpot_seconds=chosen.tpot_slo / 1e3)
-    cells, prices = read_cells(chosen.folder), _prices(chosen.prices, chosen.launch_microseconds)
-    if chosen.corrected:
-        prices.append(Prices(name="corrected by other steps of the same servers", corrected=True))
+    cells = [cell for folder in chosen.folders for cell in read_cells(folder)]
+    prices = _prices(chosen.prices, chosen.launch_microseconds)
+    if chosen.latest:
+        cells = latest(cells)
+    if chosen.corrected is not None:
+        prices += corrected_prices(chosen.corrected)
     judged = [judge(cell, prices, slo) for cell in tracked("cells", cells)]
     show(console(), judged, slo)
     if chosen.write:
-        write_page(judged, slo, chosen.folder.resolve().name)
+        write_page(judged, slo, chosen.folders[0].resolve().name)
     if chosen.plot is not None:
-        save(
-            figure(judged, prices[-1].name, f"python -m lab.validation.cells {chosen.folder.name}").chart(), chosen.plot
-        )
+        command = f"python -m lab.validation.cells {' '.join(folder.name for folder in chosen.folders)}"
+        save(figure(judged, prices[-1].name, command).chart(), chosen.plot)
 
 
 def _prices(file: Path | None, launch_microseconds: float | None) -> list[Prices]:
@@ -62,6 +68,19 @@ def _prices(file: Path | None, launch_microseconds: float | None) -> list[Prices
     if file is not None:
         found.append(Prices(name=f"measured ({file.name})", file=file))
     return found
+
+
+def latest(cells: Sequence[Cell]) -> list[Cell]:
+    return list({cell.name: cell for cell in cells}.values())
+
+
+def corrected_prices(calibrations: Path) -> list[Prices]:
+    around = "corrected by other steps of such servers, launches as just before and after the cell"
+    lease = "the same, launches as in all looks at that host"
+    return [
+        Prices(name=around, corrected=calibrations),
+        Prices(name=lease, corrected=calibrations, all_looks=True),
+    ]
 
 
 if __name__ == "__main__":

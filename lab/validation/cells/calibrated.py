@@ -1,13 +1,16 @@
-"""Prices corrected by steps of the same server outside of the cells: idle prompts, and batches that shrink.
+"""Prices corrected by steps of such a server outside of the cells: idle prompts, and batches that shrink.
 
-`lab/gpu/served.py` plays that trace on each server before its cells. Per server it gives the host's time per launch,
-how much longer prompts take than priced, and how much longer steps and rounds do, by batch. Rounds that vLLM runs in
-piecewise graphs for want of a full one are left out: launches explain them.
+`lab/gpu/served.py` plays that trace on each server. It gives the host's time per launch, how much longer prompts take
+than priced, and how much longer steps and rounds do, by batch. Rounds that vLLM runs in piecewise graphs for want of a
+full one are left out: launches explain them. Where a cell has looked at its host just before and after, the time per
+launch is from there.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -32,23 +35,25 @@ class Steps:
     begun: FloatArray
     ended: FloatArray
     prompt_tokens: IntArray
+    sequences: IntArray
     decoding: IntArray
     verified: IntArray
     context: FloatArray  # mean tokens of a sequence
 
     @classmethod
-    def of(cls, cell: Cell) -> Steps:
-        columns, cache = cell.given["steps"], cell.given["cache"]
+    def of(cls, given: Mapping[str, Any]) -> Steps:
+        columns, cache = given["steps"], given["cache"]
         begun = np.cumsum(np.array(columns["begun_us"], dtype=np.float64)) * 1e-6
         tokens = float(cache["num_gpu_blocks"]) * float(cache["block_size"])
-        sequences = np.maximum(np.array(columns["sequences"], dtype=np.float64), 1.0)
+        sequences = np.array(columns["sequences"], dtype=np.int64)
         return cls(
             begun=begun,
             ended=begun + np.array(columns["took_us"], dtype=np.float64) * 1e-6,
             prompt_tokens=np.array(columns["prompt_tokens"], dtype=np.int64),
+            sequences=sequences,
             decoding=np.array(columns["decoding"], dtype=np.int64),
             verified=np.array(columns["verified"], dtype=np.int64),
-            context=np.array(columns["kv_usage"], dtype=np.float64) * tokens / sequences,
+            context=np.array(columns["kv_usage"], dtype=np.float64) * tokens / np.maximum(sequences, 1),
         )
 
     @property
@@ -58,6 +63,12 @@ class Steps:
         around = pure & np.roll(pure, 1) & np.roll(pure, 2) & np.roll(pure, -1)
         around[:2], around[-1:] = False, False
         return np.flatnonzero(around & (self.decoding > 0))
+
+    @property
+    def launched_prompts(self) -> IntArray:
+        """Steps with one long prompt, launched kernel by kernel."""
+        alone = self.sequences == self.decoding + 1
+        return np.flatnonzero((alone & (self.prompt_tokens > _GRAPH))[:-1])
 
     @property
     def idle_prompts(self) -> IntArray:
@@ -110,17 +121,30 @@ def _scaled(line: ComponentPrice, factor: FloatArray) -> ComponentPrice:
 
 def correction_of(cell: Cell, pricer: Pricer, graphs: Graphs) -> Correction:
     """`pricer` of the server's model, and the graphs that its steps run in."""
-    log, bare = Steps.of(cell), pricer.without_launches()
-    launch = _launch_seconds(log, pricer.scenario, speculating=cell.given["contestant"] != "none")
+    log, bare = Steps.of(cell.given), pricer.without_launches()
+    launch = float(np.median(_launch_seconds(log, log.idle_prompts, pricer.scenario, speculating=speculates(cell))))
     batch, ratio = _by_batch(log, bare, graphs)
     return Correction(launch_seconds=launch, prompts=_prompts(log, bare, launch), batch=batch, ratio=ratio)
 
 
-def _launch_seconds(log: Steps, scenario: Scenario, *, speculating: bool) -> float:
+def host_looks(cell: Cell, scenario: Scenario) -> list[FloatArray]:
+    """Seconds per launch of prompts just before and after the cell; nothing if nobody looked."""
+    logs = [Steps.of(given) for given in cell.given.get("host", ())]
+    found = [_launch_seconds(log, log.launched_prompts, scenario, speculating=speculates(cell)) for log in logs]
+    return [look for look in found if look.size]
+
+
+def speculates(cell: Cell) -> bool:
+    return bool(cell.given["contestant"] != "none")
+
+
+def _launch_seconds(log: Steps, chosen: IntArray, scenario: Scenario, *, speculating: bool) -> FloatArray:
     """The host begins the next step as soon as it has launched a prompt."""
-    count = launches(Graph.COMPILED, scenario.layer_counts) + HOST_STEP + HOST_SEQUENCE + DRAFT_PROMPT * speculating
-    took = [log.begun[i + 1] - log.begun[i] for i in log.idle_prompts]
-    return float(np.median(took)) / count
+    counts = scenario.layer_counts
+    alone, mixed = (launches(Graph.COMPILED, counts, mixed=beside) for beside in (False, True))
+    kernels = np.where(log.decoding[chosen] > 0, mixed, alone) + DRAFT_PROMPT * speculating
+    host = HOST_STEP + HOST_SEQUENCE * log.sequences[chosen]
+    return np.asarray((log.begun[chosen + 1] - log.begun[chosen]) / (kernels + host))
 
 
 def _prompts(log: Steps, bare: Pricer, launch_seconds: float) -> float:

@@ -62,7 +62,8 @@ def median_errors(cells: Sequence[Judged], prices: str) -> dict[str, float]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranking:
-    """Pairs of contestants on one trace that differ by more than `APART`, and how many are predicted in that order."""
+    """Pairs of contestants at one load that differ by more than `APART`, and how many are predicted in that order. Of
+    two folders, arrivals and lengths are drawn apart."""
 
     figure: str
     pairs: int
@@ -78,6 +79,7 @@ def rankings(cells: Sequence[Judged], prices: str) -> Iterator[Ranking]:
             (one, other)
             for one, other in combinations(cells, 2)
             if one.cell.given["trace"] == other.cell.given["trace"]
+            and one.cell.given["contestant"] != other.cell.given["contestant"]
             and abs(np.log(one.measured[figure] / other.measured[figure])) > np.log1p(APART)
         ]
         right = sum(

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from lab.validation.cells.calibrated import CorrectedPricer, Correction, correction_of
-from lab.validation.cells.observed import Cell, Played, Requests, Steps, depth_shares, figures, read_cell
+from lab.validation.cells.calibrated import CorrectedPricer, Correction, correction_of, host_looks, speculates
+from lab.validation.cells.observed import Cell, Played, Requests, Steps, depth_shares, figures, read_cell, read_cells
 from specmargin.decisions.pricer import Pricer
 from specmargin.errors import InputError
 from specmargin.policies.policy import FixedDepth, ScheduledDepth
@@ -33,13 +33,15 @@ _TRACE = {"arrival_seconds": "sent_seconds", "prompt_tokens": "prompt_tokens", "
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prices:
     """`file`: of `measure vllm`; None: the cell's own, which are bundled ones unless it names a file. `launch`: seconds
-    per kernel launch of the server's host, measured outside of the cells; None: as the prices have it. `corrected`: by
-    steps of the same server outside of its cells."""
+    per kernel launch of the server's host, measured outside of the cells; None: as the prices have it. `corrected`: a
+    folder of steps that such servers ran outside of cells, which correct prices. Where a cell's host was looked at just
+    before and after it, the time per launch is from there, or with `all_looks` from all looks of the cell's folder."""
 
     name: str
     file: Path | None = None
     launch_seconds: float | None = None
-    corrected: bool = False
+    corrected: Path | None = None
+    all_looks: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +52,8 @@ class Prediction:
 
 def predict(cell: Cell, prices: Prices, slo: Slo) -> Prediction:
     served, choice = serving(cell, prices), contestant(cell)
-    runs = [_played(simulate(replace(served, seed=seed), choice=choice, log_steps=True), cell) for seed in SEEDS]
+    seeds = SEEDS if choice is not None else SEEDS[:1]  # nothing is drawn without drafts
+    runs = [_played(simulate(replace(served, seed=seed), choice=choice, log_steps=True), cell) for seed in seeds]
     every = [figures(run, cell.window, slo) for run in runs]
     shares = [depth_shares(run, cell.window) for run in runs]
     return Prediction(
@@ -69,7 +72,7 @@ def serving(cell: Cell, prices: Prices) -> Serving:
     sizes = tuple(_graph_sizes(cell)) or None
     engine = replace(found.engine, kv_blocks=_kv_blocks(cell), cudagraph_capture_sizes=sizes)
     served = replace(found, pricer=pricer, engine=engine)
-    return _corrected(served, calibration(cell)) if prices.corrected else served
+    return served if prices.corrected is None else _corrected(served, calibration(cell, prices))
 
 
 def _corrected(served: Serving, correction: Correction) -> Serving:
@@ -77,10 +80,27 @@ def _corrected(served: Serving, correction: Correction) -> Serving:
     return replace(served, pricer=CorrectedPricer(replace(served.scenario, engine_time=time), correction))
 
 
-def calibration(cell: Cell) -> Correction:
-    """From what was recorded on the cell's server before its cells."""
-    kind = "none" if cell.given["contestant"] == "none" else "table"
-    return _calibration(cell.folder / "calibration" / f"{cell.name.partition('-')[0]}-calibrate-0-{kind}.json.gz")
+def calibration(cell: Cell, prices: Prices) -> Correction:
+    """From what was recorded on such a server outside of cells, and of this host around its cells."""
+    assert prices.corrected is not None
+    kind = "table" if speculates(cell) else "none"
+    found = _calibration(prices.corrected / f"{cell.name.partition('-')[0]}-calibrate-0-{kind}.json.gz")
+    if not cell.given.get("host"):
+        return found
+    launch = _lease_launch_seconds(cell.folder) if prices.all_looks else float(np.mean(_looks(cell)))
+    return replace(found, launch_seconds=launch)
+
+
+def _looks(cell: Cell) -> list[float]:
+    """Medians of each look, in seconds per launch."""
+    scenario = serving(cell, Prices(name="")).scenario
+    return [float(np.median(look)) for look in host_looks(cell, scenario)]
+
+
+@cache
+def _lease_launch_seconds(folder: Path) -> float:
+    """A look after one cell is the one before the next, and counts once."""
+    return float(np.mean(sorted({look for cell in read_cells(folder) for look in _looks(cell)})))
 
 
 @cache

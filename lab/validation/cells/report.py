@@ -13,7 +13,7 @@ from lab import ROOT
 from lab.terminal import note, table
 from lab.validation.cells.judged import DEPTHS, Judged, median_errors, rankings
 from lab.validation.cells.observed import LATENCIES
-from specmargin.errors import InputError
+from lab.validation.marked import replace_between
 from specmargin.show.figures.figure import Figure, rounded
 from specmargin.show.figures.validation import LEGEND, errors, scatter_figure
 from specmargin.simulator.results import Slo
@@ -76,12 +76,7 @@ def explained(slo: Slo) -> str:
 def write_page(cells: Sequence[Judged], slo: Slo, name: str, page: Path = PAGE) -> None:
     """Between the marks of `name`."""
     begin, end = f"<!-- begin: {name} -->", f"<!-- end: {name} -->"
-    before, found, rest = page.read_text(encoding="utf-8").partition(begin)
-    _, closed, after = rest.partition(end)
-    if not found or not closed:
-        raise InputError(f"{page}: no place for the tables: {begin} … {end}")
-    text = "\n".join(_sections(cells, slo))
-    page.write_text(f"{before}{begin}\n\n{text}\n\n{end}{after}", encoding="utf-8")
+    replace_between(page, begin, "\n".join([*_sections(cells, slo), ""]), end)
 
 
 def _sections(cells: Sequence[Judged], slo: Slo) -> Iterator[str]:

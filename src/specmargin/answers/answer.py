@@ -101,7 +101,7 @@ class Answer(ABC, Generic[RequestKind]):
         if isinstance(outputs, TableOutputs) and outputs.output is not None:
             write_table(outputs.output, self.table(), force=outputs.force)
         if isinstance(outputs, FileOutputs) and outputs.output is not None:
-            write_text(outputs.output, self.file_text(), force=outputs.force)
+            write_text(outputs.output, self.file_text(), force=outputs.overwrites)
         if isinstance(outputs, PlotOutputs) and outputs.plot is not None:
             from specmargin.show.figures.files import save  # noqa: PLC0415 (an extra)
 

@@ -13,6 +13,8 @@ from specmargin.modes import Parallel
 def layout_of(request: ScenarioRequest, engine: EngineFormat, target: Architecture) -> Layout:
     """How the request spreads the model; an error where the engine cannot run that."""
     layout = _sized(request) if _has_sizes(request) else _named(request)
+    if engine.layers_in_turn and not _has_sizes(request) and layout == Layout(gpus=layout.gpus):
+        layout = Layout(gpus=layout.gpus, in_turn=layout.gpus > 1)
     if request.dp > 1 and not target.is_moe:
         raise ParallelismError(
             f"--dp {request.dp}: data-parallel copies of {target.name}, which has no experts, are independent servers; "

@@ -24,6 +24,10 @@ class Outputs(Request):
         bool, Field(description="Machine-readable output (versioned schema)."), OUTPUT.named("--json")
     ] = False
 
+    @property
+    def overwrites(self) -> bool:
+        return self.force
+
     def check(self) -> None:
         """Whether every file can be written, before any work is done."""
         for path in self._paths():
@@ -80,6 +84,18 @@ class MeasurementOutputs(FileOutputs):
         Path, Field(description="Where to write the prices, FILE.json, for --prices."), FILE.named("--output", "-o")
     ]
     force: Annotated[bool, Field(description="Discard an earlier measurement and start again."), OUTPUT] = False
+
+
+class ContinuedOutputs(MeasurementOutputs):
+    """Of a measurement that also goes on after its prices were written: they are fitted again."""
+
+    @property
+    def overwrites(self) -> bool:
+        return True  # `check` has refused what is not its own
+
+    def _paths(self) -> list[Path]:
+        going_on = self.output.with_suffix(".rows.jsonl").exists()
+        return [path for path in super()._paths() if not (going_on and path == self.output)]
 
 
 class ListOutputs(Outputs):

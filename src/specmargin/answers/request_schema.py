@@ -6,26 +6,23 @@ Adding an option that all scenarios share begins with a field of `ScenarioReques
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from math import prod
 from typing import Annotated, Any, ClassVar, TypeVar
 
-from pydantic import BeforeValidator, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
+from specmargin.answers.numbers_schema import MAX_CONTEXT, NUMBER
 from specmargin.errors import ScenarioError
 from specmargin.limits import MAX_BATCH, MAX_DEPTH
-from specmargin.modes import DRAFTERS, ENGINES, Parallel, Placement, RooflineForm
+from specmargin.modes import DRAFTERS, ENGINES, ExpertsOn, Parallel, Placement, RooflineForm
 from specmargin.schema import StrictModel, first_complaint
 
-MAX_CONTEXT = 1 << 24
 #: Why some verbs refuse a field.
 NO_ACCEPTANCE = "no price depends on acceptance"
 FULL_DRAFTS = "drafts of their full depth are priced here"
 NO_OFF_TIME = "no step with speculation configured but disabled is priced here"
-_MOST_DIGITS = 4000  # of a number that Python reads
 _SIZES = {"tp", "dp", "pp"}  # of a layout: their product is the number of GPUs
 
 
@@ -60,68 +57,11 @@ class Shown:
 
 
 MODEL = Shown(panel="Model and GPUs")
+HOST = Shown(panel="Experts in main memory")
 DRAFTS = Shown(panel="Drafter, acceptance and routing")
 PRICES = Shown(panel="Prices and engine")
 LOAD = Shown(panel="Load")
 QUESTION = Shown(panel="Question")
-
-
-# --- parsing numbers ---
-
-
-def parse_number(given: object) -> object:
-    """`64k` is 65536; k and m mean 1024 and 1,048,576. Values that are not text are returned unchanged."""
-    if not isinstance(given, str):
-        return given
-    match = re.fullmatch(r"\s*(-?[0-9]+)([km]?)\s*", given.lower())
-    if match is None:
-        raise ValueError(f"{given!r} is not a whole number such as 512 or 8k")
-    if len(match.group(1)) > _MOST_DIGITS:
-        raise ValueError(f"{given.strip()} is too large")
-    return int(match.group(1)) * {"": 1, "k": 1024, "m": 1_048_576}[match.group(2)]
-
-
-def parse_numbers(given: object, most: int = 4096, largest: int = MAX_CONTEXT) -> object:
-    """`1,2,4`, `1-8` or `1,4-6,32`; one number, or a list of them."""
-    if isinstance(given, int):
-        return (given,)
-    if not isinstance(given, str):
-        return given
-    values: set[int] = set()
-    for part in given.split(","):
-        low, dash, high = part.strip().partition("-") if not part.strip().startswith("-") else (part, "", "")
-        try:
-            first, last = (int(str(parse_number(end))) for end in ((low, high) if dash else (low, low)))
-        except ValueError:
-            raise ValueError(f"{part!r} is neither a number nor a range such as 1-8") from None
-        if last < first:
-            raise ValueError(f"the range {part!r} is empty")
-        if last > largest:
-            raise ValueError(f"{last} is too large; at most {largest:,}")
-        if last - first >= most or len(values) >= most:
-            raise ValueError(f"at most {most} values, {given!r} has more")
-        values.update(range(first, last + 1))
-    return tuple(sorted(values))
-
-
-def listed(most: int) -> BeforeValidator:
-    """A list of at most `most` numbers."""
-    return BeforeValidator(partial(parse_numbers, most=most))
-
-
-def parse_shares(given: object) -> object:
-    """`0,0.25,0.5`, or a list of numbers."""
-    if not isinstance(given, str):
-        return given
-    try:
-        return tuple(sorted({float(part) for part in given.split(",")}))
-    except ValueError:
-        raise ValueError(f"{given!r} is not a list of shares such as 0,0.25,0.5") from None
-
-
-#: After `Field`, so that limits are those of the number and not of its text.
-NUMBER = BeforeValidator(parse_number)
-Numbers = Annotated[tuple[int, ...], BeforeValidator(parse_numbers)]
 
 
 # --- the scenario ---
@@ -137,6 +77,12 @@ def _devices() -> list[str]:
     from specmargin.catalog.lookup import device_names  # noqa: PLC0415
 
     return list(device_names())
+
+
+def _processors() -> list[str]:
+    from specmargin.catalog.processors import processor_names  # noqa: PLC0415
+
+    return list(processor_names())
 
 
 def _drafters() -> list[str]:
@@ -258,6 +204,38 @@ class ScenarioRequest(Request):
         ),
         MODEL.as_("KIND"),
     ] = Placement.CONTIGUOUS
+    experts_on: Annotated[
+        ExpertsOn,
+        Field(description="Where routed experts are: gpu, or cpu (in main memory, where the processor computes them)."),
+        HOST.as_("PLACE"),
+    ] = ExpertsOn.GPU
+    n_cpu_moe: Annotated[
+        int | None,
+        Field(
+            ge=0, le=4096, description="llama.cpp only: routed experts of the model's first N layers in main memory."
+        ),
+        HOST.as_("N", "with --cpu or --host-memory the fewest that fit, else 0"),
+    ] = None
+    gpu_experts: Annotated[
+        int,
+        Field(ge=0, le=4096, description="With --experts-on cpu: most popular experts per layer that stay on the GPU."),
+        HOST.as_("N"),
+    ] = 0
+    cpu: Annotated[
+        str | None,
+        Field(min_length=1, description="Processor beside the GPU: a bundled name, or your own as FILE.toml."),
+        HOST.as_("NAME", "a desktop with dual-channel DDR5-5600").completed(_processors),
+    ] = None
+    host_memory: Annotated[
+        float | None,
+        Field(gt=0, le=1e6, description="Main memory in GB."),
+        HOST.as_("GB", "the processor's usual"),
+    ] = None
+    pcie: Annotated[
+        str | None,
+        Field(min_length=1, description="Link from main memory to the GPU: generation and lanes, such as 4x16, 5x8."),
+        HOST.as_("LINK", "the older generation of the two, 16 lanes"),
+    ] = None
     weights: Annotated[
         str | None,
         Field(description="Weight precision of linear layers: fp8, nvfp4, mxfp4, int4-g128, Q4_K_M ..."),
@@ -269,13 +247,20 @@ class ScenarioRequest(Request):
         MODEL.as_("PRECISION", "from the model's configuration"),
     ] = None
     memory_utilization: Annotated[
-        float, Field(gt=0, le=1, description="Fraction of GPU memory that the engine may use."), MODEL.as_("FRACTION")
+        float,
+        Field(
+            gt=0,
+            le=1,
+            description="Fraction of GPU memory that the engine may use. Apple GPUs: 0.75 (2/3 up to 36 GB) unless "
+            "more than 0.9 says that iogpu.wired_limit_mb is raised.",
+        ),
+        MODEL.as_("FRACTION"),
     ] = 0.9
     drafter: DrafterField = None
     draft_weights: Annotated[
         str | None,
         Field(description="Weight precision of the drafter's linear layers: bf16, fp8, int4-g128, Q8_0 ..."),
-        DRAFTS.as_("PRECISION", "from the checkpoint that holds it"),
+        DRAFTS.as_("PRECISION", "from the checkpoint that holds it; llama.cpp: --weights"),
     ] = None
     draft_vocabulary: Annotated[
         int | None,
@@ -316,6 +301,14 @@ class ScenarioRequest(Request):
         Field(description=f"Engine whose kernels and overhead are priced: {', '.join(ENGINES)}."),
         PRICES.as_("NAME", "the first of these that runs on the GPU").completed(lambda: list(ENGINES)).needed,
     ] = None
+    backend: Annotated[
+        str | None,
+        Field(
+            min_length=1,
+            description="llama.cpp only: cuda, hip, metal or vulkan, whose kernels are priced.",
+        ),
+        PRICES.as_("NAME", "cuda on NVIDIA, hip on AMD, metal on Apple, vulkan on Intel GPUs"),
+    ] = None
     prices: Annotated[
         str | None,
         Field(
@@ -323,7 +316,10 @@ class ScenarioRequest(Request):
             "needs the extra `tables`), scaled (laws of the nearest measured GPU, scaled by datasheet ratios), "
             "FILE.json with your own laws or measured steps (`specmargin measure`), or a bundled measurement."
         ),
-        PRICES.as_("SOURCE", "tables if installed, else laws; scaled for a GPU without measurements"),
+        PRICES.as_(
+            "SOURCE",
+            "tables if installed, else laws; scaled for a GPU without measurements; llama.cpp: its own kernels",
+        ),
     ] = None
     form: Annotated[
         RooflineForm,
@@ -333,8 +329,9 @@ class ScenarioRequest(Request):
     engine_time: Annotated[
         str | None,
         Field(
-            description="Engine time outside the kernels: none, vllm (0.32), sglang, trtllm, vllm:sync (synchronous "
-            "scheduling), a release (vllm:0.24, vllm:0.27.1:sync, sglang:0.5.23), vllm:slow-host, vllm:piecewise."
+            description="Engine time outside the kernels: none, vllm (0.32), sglang, trtllm, llamacpp, vllm:sync "
+            "(synchronous scheduling), a release (vllm:0.24, vllm:0.27.1:sync, sglang:0.5.23), vllm:slow-host, "
+            "vllm:piecewise."
         ),
         PRICES.as_("NAME", "the engine's with measured prices, none with datasheet prices").completed(_engine_times),
     ] = None
@@ -396,7 +393,9 @@ class ScenarioRequest(Request):
 
     def scenario_only(self) -> ScenarioRequest:
         """The scenario without the fields of a verb: the key for a cache of scenarios."""
-        return ScenarioRequest.model_construct(**{name: getattr(self, name) for name in ScenarioRequest.model_fields})
+        fields = {name: getattr(self, name) for name in ScenarioRequest.model_fields}
+        unset = {"memory_utilization"} - self.model_fields_set  # the engine's own share
+        return ScenarioRequest.model_construct(_fields_set=fields.keys() - unset, **fields)
 
 
 RequestKind = TypeVar("RequestKind", bound=Request)

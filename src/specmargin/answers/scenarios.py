@@ -7,8 +7,9 @@ from dataclasses import replace
 from specmargin.acceptance.early_stop import EarlyStop
 from specmargin.acceptance.survival import Survival
 from specmargin.answers.layouts import layout_of
+from specmargin.answers.offloads import offload_of, with_memory
 from specmargin.answers.request_schema import ScenarioRequest
-from specmargin.architecture.precision import Precision, precision_named
+from specmargin.architecture.precision import MXFP4, PRECISIONS, Precision, precision_named
 from specmargin.architecture.types import Architecture
 from specmargin.catalog.drafters import (
     DraftChoice,
@@ -19,7 +20,7 @@ from specmargin.catalog.drafters import (
     find_early_stop,
 )
 from specmargin.catalog.engine_releases import Run
-from specmargin.catalog.engine_support import check_engine, engines_of, fp8_warning
+from specmargin.catalog.engine_support import check_engine, check_weights, default_engine, fp8_warning
 from specmargin.catalog.engine_times import NO_ENGINE_TIME, find_engine_time, named_build, named_release
 from specmargin.catalog.lookup import find_device, find_model
 from specmargin.catalog.machines import over_nodes
@@ -32,7 +33,12 @@ from specmargin.files import existing
 from specmargin.formats import find_engine
 from specmargin.formats.base import EngineFormat
 from specmargin.hardware.device import Device
+from specmargin.hardware.layout import Layout
+from specmargin.modes import ExpertsOn
+from specmargin.prices.drafters import drafter_weight_bytes
+from specmargin.prices.hosted import hosted_prices
 from specmargin.prices.measured import MeasuredPrices
+from specmargin.prices.memory import sequence_bytes
 from specmargin.prices.model import EngineTime, PriceModel
 from specmargin.sources import Source, SourceKind
 
@@ -52,19 +58,26 @@ ENGINE_TIMES = {
 
 def scenarios_of(request: ScenarioRequest) -> list[tuple[DraftChoice, Scenario]]:
     """One scenario, or one per drafter of a list or of `--drafter all`."""
-    target = find_model(request.model, weights=precision_named(request.weights) if request.weights else None)
-    choices = _drafters(request, target)
     engine = engine_of(request)
-    device = over_nodes(find_device(request.gpu), request.gpus, request.nodes, request.fabric)
+    request = _with_all_memory(request, engine)
+    target = _target(request, engine)
+    choices = _drafters(request, target, engine)
+    device = with_memory(over_nodes(find_device(request.gpu), request.gpus, request.nodes, request.fabric), request)
     layout = layout_of(request, engine, target)
     fp8_warning(engine.name, engine.title, device, target)
     release = named_release(request.engine_time, engine.name)
     build = named_build(request.engine_time, engine.name)
-    prices = find_prices(request.prices, device, engine.name, request.form, release=release, build=build)
+    prices = find_prices(
+        request.prices, device, engine.name, request.form, release=release, build=build, backend=request.backend
+    )
     steps = prices if isinstance(prices, MeasuredPrices) else None
     if steps is not None:
         steps.check(target, layout)
     kv = precision_named(request.kv_cache) if request.kv_cache else None
+    other_bytes = [_other_bytes(request, target, choice, layout, kv) for choice in choices]
+    offload = offload_of(request, engine, device, target, layout, max(other_bytes))
+    if offload is not None:
+        prices = hosted_prices(prices, offload, engine.name)
     graph_limit = engine.graph_limit(device) if steps is None else steps.engine_time.graph_limit
     engine_times = [
         replace(
@@ -83,6 +96,7 @@ def scenarios_of(request: ScenarioRequest) -> list[tuple[DraftChoice, Scenario]]
                 prices=prices,
                 routing=find_routing(request.routing, target),
                 placement=request.placement,
+                offload=offload,
                 drafter=choice.drafter,
                 survival=survival,
                 early_stop=early_stop_of(request, choice, survival),
@@ -99,11 +113,37 @@ def scenarios_of(request: ScenarioRequest) -> list[tuple[DraftChoice, Scenario]]
     ]
 
 
+def _other_bytes(
+    request: ScenarioRequest, target: Architecture, choice: DraftChoice, layout: Layout, kv: Precision | None
+) -> float:
+    """On one GPU beside the target's weights: the drafter, and one sequence."""
+    own = drafter_weight_bytes(choice.drafter, layout)
+    return own + float(sequence_bytes(target.groups, request.context, layout=layout, kv=kv or target.kv_precision))
+
+
+def _stated_weights(request: ScenarioRequest) -> tuple[str, ...]:
+    """The precisions that the options or the model's id state."""
+    if request.weights is not None:
+        return (precision_named(request.weights).name,)
+    return tuple(find_model(request.model).weight_precisions) if "/" in request.model else ()
+
+
 def engine_of(request: ScenarioRequest) -> EngineFormat:
     """The engine that was named, or the default of the GPU; an error where it does not run there."""
     device = find_device(request.gpu)
-    engine = find_engine(request.engine or engines_of(device)[0])
+    weights = _stated_weights(request)
+    hosted = request.experts_on is ExpertsOn.CPU or bool(request.n_cpu_moe)
+    engine = find_engine(request.engine or default_engine(device, weights, hosted=hosted or request.cpu is not None))
     check_engine(engine.name, engine.title, device)
+    if request.backend is not None and engine.name != "llamacpp":
+        raise ScenarioError(f"--backend is an option of llama.cpp, not of {engine.title}: add --engine llamacpp")
+    if request.backend is not None and request.prices is not None:
+        raise ScenarioError(
+            f"--backend names kernels of llama.cpp, which --prices {request.prices} does not price; "
+            "leave one of them out"
+        )
+    for each in weights:
+        check_weights(engine.name, engine.title, device, precision_named(each))
     if request.graph_limit is not None and device.vendor == "apple":
         raise ScenarioError(f"--graph-limit: there are no CUDA graphs on {device.title}; leave it out")
     return engine
@@ -148,13 +188,31 @@ def early_stop_of(request: ScenarioRequest, choice: DraftChoice, survival: Survi
     return find_early_stop(request.draft_p_min, request.acceptance, survival)
 
 
-def _drafters(request: ScenarioRequest, target: Architecture) -> list[DraftChoice]:
+def _target(request: ScenarioRequest, engine: EngineFormat) -> Architecture:
+    """The model; llama.cpp's file of a model whose experts are published in MXFP4 has the rest in q8_0."""
+    weights = precision_named(request.weights) if request.weights else None
+    target = find_model(request.model, weights=weights)
+    if engine.name == "llamacpp" and MXFP4.name in target.weight_precisions and weights in (None, MXFP4):
+        return find_model(request.model, weights=PRECISIONS["mxfp4_moe"])
+    return target
+
+
+def _with_all_memory(request: ScenarioRequest, engine: EngineFormat) -> ScenarioRequest:
+    """llama.cpp has no fraction of its own: it allocates what the model and the cache need."""
+    if engine.name != "llamacpp" or "memory_utilization" in request.model_fields_set:
+        return request
+    return request.model_copy(update={"memory_utilization": 1.0})
+
+
+def _drafters(request: ScenarioRequest, target: Architecture, engine: EngineFormat) -> list[DraftChoice]:
+    """In the format that was named, else in that of the checkpoint; llama.cpp's are files of the target's type."""
     weights = precision_named(request.draft_weights) if request.draft_weights else None
+    own = precision_named(request.weights) if request.weights and engine.name == "llamacpp" else None
     vocabulary = request.draft_vocabulary
     if request.drafter == ALL_DRAFTERS:
-        return available_drafters(target, weights=weights, vocabulary=vocabulary)
+        return available_drafters(target, weights=weights, vocabulary=vocabulary, default=own)
     specs = drafter_specs(request.drafter) or [default_kind(target)]
-    return [find_drafter(spec, target, weights=weights, vocabulary=vocabulary) for spec in specs]
+    return [find_drafter(spec, target, weights=weights, vocabulary=vocabulary, default=own) for spec in specs]
 
 
 def _run(target: Architecture, device: Device, kv: Precision | None, choice: DraftChoice) -> Run:

@@ -29,6 +29,14 @@ class Precision:
     name: str
     bytes_per_parameter: float
     arithmetic: Arithmetic
+    blocks: tuple[tuple[str, float], ...] = ()  # of a mix of llama.cpp's block formats: each with its share of weights
+
+    @property
+    def container(self) -> str:
+        """The kind of file that alone holds it: `gguf` (llama.cpp), `mlx`; "": others."""
+        if self.name.startswith("mlx-"):
+            return "mlx"
+        return "gguf" if self.name.startswith(("q", "iq", "ud-")) or self.name == "mxfp4_moe" else ""
 
 
 def _precision(name: str, bytes_per_parameter: float, arithmetic: Arithmetic) -> Precision:
@@ -52,20 +60,43 @@ _ALL = (
     _precision("int4-g32", 0.5 + 2 / 32, Arithmetic.BF16),  # one bf16 scale per 32, dequantised
     _precision("int4-g64", 0.5 + 2 / 64, Arithmetic.BF16),
     _precision("int4-g128", 0.5 + 2 / 128, Arithmetic.BF16),
-    _precision("q8_0", 34 / 32, Arithmetic.INT8),  # llama.cpp block formats: bytes per block / weights per block
+    # MLX: a scale and a bias of 16 bits for each group of 64, dequantised.
+    *(_precision(f"mlx-{bits}bit", bits / 8 + 4 / 64, Arithmetic.BF16) for bits in (3, 4, 5, 6, 8)),
+    # llama.cpp's block formats: bytes per block / weights per block (ggml/src/ggml-common.h)
+    _precision("q8_0", 34 / 32, Arithmetic.INT8),
+    _precision("q5_1", 24 / 32, Arithmetic.INT8),
+    _precision("q5_0", 22 / 32, Arithmetic.INT8),
+    _precision("q4_1", 20 / 32, Arithmetic.INT8),
+    _precision("q4_0", 18 / 32, Arithmetic.INT8),
     _precision("q6_k", 210 / 256, Arithmetic.INT8),
     _precision("q5_k", 176 / 256, Arithmetic.INT8),
     _precision("q4_k", 144 / 256, Arithmetic.INT8),
-    _precision("q4_0", 18 / 32, Arithmetic.INT8),
-    # Mixes of block formats, as llama-quantize writes them: mean bits per weight of Llama-3.1-8B (llama.cpp,
-    # tools/quantize/README.md), embedding and output included. Other models differ by a few percent.
+    _precision("q3_k", 110 / 256, Arithmetic.INT8),
+    _precision("iq4_nl", 18 / 32, Arithmetic.INT8),
+    _precision("iq4_xs", 136 / 256, Arithmetic.INT8),
+    _precision("iq3_s", 110 / 256, Arithmetic.INT8),
+    _precision("iq3_xxs", 98 / 256, Arithmetic.INT8),
+    _precision("iq2_s", 82 / 256, Arithmetic.INT8),
+    _precision("iq2_xs", 74 / 256, Arithmetic.INT8),
+    _precision("iq2_xxs", 66 / 256, Arithmetic.INT8),
+    _precision("iq1_m", 56 / 256, Arithmetic.INT8),
+    _precision("iq1_s", 50 / 256, Arithmetic.INT8),
+    # File types that mix block formats (`architecture/gguf.py` says which matrix gets which): here the mean bits per
+    # weight of Llama-3.1-8B (llama.cpp, tools/quantize/README.md), embedding and output included.
     _precision("q2_k", 3.1593 / 8, Arithmetic.INT8),
     _precision("q3_k_s", 3.6429 / 8, Arithmetic.INT8),
+    _precision("q3_k_m", 3.9960 / 8, Arithmetic.INT8),
     _precision("q3_k_l", 4.2979 / 8, Arithmetic.INT8),
     _precision("q4_k_s", 4.6672 / 8, Arithmetic.INT8),
     _precision("q4_k_m", 4.8944 / 8, Arithmetic.INT8),
     _precision("q5_k_s", 5.5704 / 8, Arithmetic.INT8),
     _precision("q5_k_m", 5.7036 / 8, Arithmetic.INT8),
+    _precision("iq2_m", 2.9294 / 8, Arithmetic.INT8),
+    _precision("iq3_xs", 3.4977 / 8, Arithmetic.INT8),
+    _precision("iq3_m", 3.7628 / 8, Arithmetic.INT8),
+    _precision("ud-q4_k_xl", 4.96 / 8, Arithmetic.INT8),
+    _precision("q8_k_xl", 10.6 / 8, Arithmetic.INT8),
+    _precision("mxfp4_moe", 4.63 / 8, Arithmetic.INT8),  # gpt-oss-20b: 12.1 GB, 20.9 billion weights
 )
 
 PRECISIONS: dict[str, Precision] = {precision.name: precision for precision in _ALL}
@@ -96,6 +127,9 @@ _ALIASES = {
     "int4": "int4-g128",
     "awq": "int4-g128",
     "gptq": "int4-g128",
+    **{f"{bits}bit": f"mlx-{bits}bit" for bits in (3, 4, 5, 6, 8)},  # as mlx-community's models end
+    "q4_k_xl": "ud-q4_k_xl",
+    "ud-q8_k_xl": "q8_k_xl",
 }
 
 

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from specmargin.architecture.gguf import EXPERT, OTHER, head_precision, is_gguf, role_of, role_precisions
 from specmargin.architecture.precision import BF16, FP8, FP8_BLOCK, MXFP4, PRECISIONS, Precision
 from specmargin.errors import ArchitectureError
 
@@ -72,17 +73,27 @@ class QuantizationScheme:
     named: Mapping[str, Precision] = field(default_factory=dict)
     excluded: Exclusions = field(default_factory=Exclusions)
     kv: Precision | None = None
+    roles: Mapping[str, Precision] = field(default_factory=dict)  # of a file type of llama.cpp that mixes formats
 
     def of_linear(self, path: str) -> Precision:
         exact = self._named(path)
         if exact is not None:
             return exact
-        return self.base if self.linear is None or self.excluded.matches(path) else self.linear
+        if self.linear is None or self.excluded.matches(path):
+            return self.base
+        return self.roles.get(role_of(path), self.linear)
 
     def of_experts(self, path: str) -> Precision:
         if self.experts is not None and self._named(path) is None and not self.excluded.matches(path):
             return self.experts
         return self.of_linear(path)
+
+    def of_expert_part(self, path: str, part: str) -> Precision:
+        """One matrix of the routed experts at `path`."""
+        if not self.roles:
+            return self.of_experts(path)
+        own = self.roles[EXPERT]
+        return own if own != self.roles[OTHER] else self.roles.get(role_of(part), self.of_experts(path))
 
     def of_special(self, path: str) -> Precision:
         """A router, embedding or LM head: quantised only by name."""
@@ -100,13 +111,19 @@ def unquantized(base: Precision) -> QuantizationScheme:
 
 
 def all_weights(precision: Precision, base: Precision = BF16) -> QuantizationScheme:
-    """Every linear layer in one format, for `--weights`.
+    """Every linear layer in one format or file type, for `--weights`.
 
-    Routers keep their precision; so does the LM head, except in llama.cpp's formats, which store it in q6_k by default.
+    Routers keep their precision; so does the LM head, except in llama.cpp's formats, which have one for it, and in
+    MLX's, which quantise it like the rest.
     """
-    is_gguf = precision.name.startswith("q")
-    heads = {"lm_head": PRECISIONS["q6_k"], "head": PRECISIONS["q6_k"]} if is_gguf else {}
-    return QuantizationScheme(base=base, linear=precision, experts=precision, named=heads)
+    if precision.container == "mlx":
+        heads = {"lm_head": precision, "head": precision}
+        return QuantizationScheme(base=base, linear=precision, experts=precision, named=heads)
+    if not is_gguf(precision):
+        return QuantizationScheme(base=base, linear=precision, experts=precision)
+    roles, head = role_precisions(precision.name), head_precision(precision.name)
+    special = {"lm_head": head, "head": head, "embed_tokens": roles[OTHER]}
+    return QuantizationScheme(base=base, linear=roles[OTHER], experts=roles[EXPERT], named=special, roles=roles)
 
 
 def read_scheme(config: Mapping[str, Any], *, base: Precision, origin: str) -> QuantizationScheme:

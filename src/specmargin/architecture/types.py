@@ -7,12 +7,12 @@ are counted but never priced: together they are under 0.1% of a step.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
 
-from specmargin.architecture.precision import BF16, Precision
+from specmargin.architecture.precision import BF16, Arithmetic, Precision
 from specmargin.errors import ArchitectureError
 from specmargin.sources import Source
 
@@ -277,6 +277,11 @@ class LayerCounts:
     moe_layers: int = 0
     recurrent_layers: int = 0
     latent_layers: int = 0  # MLA and what derives from it
+    # Layers whose products of that part are computed in FP8, so that activations are quantised before.
+    fp8_attention_layers: int = 0
+    fp8_latent_layers: int = 0
+    fp8_moe_layers: int = 0
+    fp8_shared_layers: int = 0  # shared experts
     all_reduces: int = 0
 
     def over(self, ranks: int) -> LayerCounts:
@@ -285,15 +290,27 @@ class LayerCounts:
 
 
 def layer_counts(groups: tuple[LayerGroup, ...]) -> LayerCounts:
-    def count(kinds: type | tuple[type, ...]) -> int:
-        return sum(group.count for group in groups if isinstance(group.layer.attention, kinds))
+    def count(chosen: Callable[[Layer], bool]) -> int:
+        return sum(group.count for group in groups if chosen(group.layer))
 
     return LayerCounts(
         layers=sum(group.count for group in groups),
-        moe_layers=sum(group.count for group in groups if group.layer.experts is not None),
-        recurrent_layers=count(LinearAttention),
-        latent_layers=count((LatentAttention, CompressedAttention)),
+        moe_layers=count(lambda layer: layer.experts is not None),
+        recurrent_layers=count(lambda layer: isinstance(layer.attention, LinearAttention)),
+        latent_layers=count(_is_latent),
+        fp8_attention_layers=count(lambda layer: layer.attention is not None and _in_fp8(layer.projections)),
+        fp8_latent_layers=count(lambda layer: _is_latent(layer) and _in_fp8(layer.projections)),
+        fp8_moe_layers=count(lambda layer: layer.experts is not None and _in_fp8(layer.experts.expert)),
+        fp8_shared_layers=count(lambda layer: layer.experts is not None and _in_fp8(layer.experts.always_on)),
     )
+
+
+def _is_latent(layer: Layer) -> bool:
+    return isinstance(layer.attention, LatentAttention | CompressedAttention)
+
+
+def _in_fp8(matrices: tuple[Matrix, ...]) -> bool:
+    return any(matrix.precision.arithmetic is Arithmetic.FP8 for matrix in matrices)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -310,6 +327,7 @@ class Architecture:
     tied_embedding: bool
     kv_precision: Precision = BF16
     max_context: int | None = None
+    expert_layers: tuple[int, ...] = ()  # indices of the layers with routed experts
     draft_head: DraftHead | None = None  # the MTP head, in the checkpoint or published beside it
     block_head: DraftHead | None = None  # the DSpark head in the checkpoint
     vector_parameters: int = 0
@@ -320,7 +338,7 @@ class Architecture:
     def layers(self) -> int:
         return sum(group.count for group in self.groups)
 
-    @property
+    @cached_property
     def layer_counts(self) -> LayerCounts:
         return layer_counts(self.groups)
 

@@ -6,7 +6,15 @@ from specmargin.catalog.bundled import read_bundled
 from specmargin.prices.accuracy import PriceErrors
 
 OWN, ROUNDS = "own", "rounds"
-_KINDS = {"tables": "kernels", "laws": "kernels", "scaled": "scaled", "datasheet": "datasheet"}
+_KINDS = {
+    "tables": "kernels",
+    "laws": "kernels",
+    "scaled": "scaled",
+    "datasheet": "datasheet",
+    "processor": "datasheet",
+    "mlx": "datasheet",
+    "llamacpp": "llamacpp",
+}
 _ROUNDS_MEASURED = ("h200",)  # whole rounds, not only kernels (lab/data/measurements)
 # Rounds of a model predicted with terms measured on others: medians of 1.2 to 5.3%, 1.9 times the largest holds 80%
 # (`python -m lab.validation.rounds`).
@@ -26,6 +34,9 @@ def price_errors(prices: str, gpu: str) -> PriceErrors:
     kind = price_class(prices, gpu)
     if kind in (OWN, ROUNDS):
         return _OF_ROUNDS
+    if kind == "llamacpp":
+        entry = read_bundled("llamacpp_kernels.json")["errors"]["ratios"]
+        return PriceErrors(low=entry["low"], high=entry["high"], source=entry["source"])
     document = read_bundled("speedup_errors.json")
     entry = document["classes"][kind]
     return PriceErrors(low=entry["low"], high=entry["high"], source=document["source"])

@@ -49,14 +49,21 @@ class DraftChoice:
 
 
 def find_drafter(
-    spec: str, target: Architecture, *, weights: Precision | None = None, vocabulary: int | None = None
+    spec: str,
+    target: Architecture,
+    *,
+    weights: Precision | None = None,
+    vocabulary: int | None = None,
+    default: Precision | None = None,
 ) -> DraftChoice:
     """The drafter of `KIND` or `KIND:DETAIL`, or the user's of this name; `modes.DRAFTERS` lists the kinds.
 
-    `weights`: what its linear layers are stored in. `vocabulary`: tokens that a reduced LM head scores.
+    `weights`: what its linear layers are stored in; `default`: where nothing is said, if it has any. `vocabulary`:
+    tokens that a reduced LM head scores.
     """
     choice = _named_drafter(spec, target)
     runs = choice.drafter.runs
+    weights = default if weights is None and runs is not None else weights
     if weights is None and vocabulary is None:
         return choice
     if runs is None:
@@ -163,12 +170,18 @@ def available_kinds(target: Architecture) -> list[str]:
 
 
 def available_drafters(
-    target: Architecture, *, weights: Precision | None = None, vocabulary: int | None = None
+    target: Architecture,
+    *,
+    weights: Precision | None = None,
+    vocabulary: int | None = None,
+    default: Precision | None = None,
 ) -> list[DraftChoice]:
     """What `--drafter all` ranks: the kinds that this model can have, and small bundled models of its tokenizer."""
     specs = [*available_kinds(target), *_user_drafters(target), *(f"model:{name}" for name in draft_models(target))]
     return [
-        choice if choice.drafter.runs is None else find_drafter(spec, target, weights=weights, vocabulary=vocabulary)
+        choice
+        if choice.drafter.runs is None
+        else find_drafter(spec, target, weights=weights, vocabulary=vocabulary, default=default)
         for spec, choice in ((spec, _named_drafter(spec, target)) for spec in specs)
     ]
 

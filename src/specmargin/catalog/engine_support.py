@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
-from specmargin.architecture.precision import Arithmetic
+from specmargin.architecture.precision import Arithmetic, Precision, precision_named
 from specmargin.architecture.types import Architecture
 from specmargin.catalog.bundled import read_bundled
 from specmargin.errors import HardwareError
 from specmargin.hardware.device import Device
 from specmargin.modes import ENGINES
 
+_READERS = {"gguf": "llamacpp", "mlx": "mlx"}
+WITHOUT_FP8 = {
+    "llamacpp": " (GGUF): name what you serve, such as --weights q8_0",
+    "mlx": ": name what you serve, such as --weights 8bit",
+}
 _FP8 = ("fp8", "mxfp8")  # how the names of such precisions begin
 
 
@@ -22,6 +28,27 @@ def _support(engine: str) -> dict[str, Any]:
 def engines_of(device: Device) -> tuple[str, ...]:
     """The engines that run on it, its default first; all of them where its vendor is unknown."""
     return tuple(name for name in ENGINES if _runs(_support(name), device))
+
+
+def default_engine(device: Device, weights: Iterable[str] = (), *, hosted: bool = False) -> str:
+    """The engine that reads these precisions, if one alone does; else the first that runs on the GPU.
+
+    `hosted`: experts are computed in main memory, for which llama.cpp is what people run.
+    """
+    running = engines_of(device)
+    readers = (_READERS.get(precision_named(each).container) for each in weights)
+    first = "llamacpp" if hosted else running[0]
+    return next((reader for reader in readers if reader in running), first)
+
+
+def check_weights(engine: str, title: str, device: Device, weights: Precision) -> None:
+    """An error for weights of MLX in another engine, and for GGUF in MLX."""
+    reader = _READERS.get(weights.container)
+    if reader is None or reader == engine or (reader == "llamacpp" and engine != "mlx"):
+        return
+    own = "--weights q4_k_m" if engine == "llamacpp" else "--weights 4bit" if engine == "mlx" else "--weights int4-g128"
+    other = f"--engine {reader}, or " if reader in engines_of(device) else ""
+    raise HardwareError(f"{title} does not read {weights.name} weights; use {other}{own}")
 
 
 def _runs(support: dict[str, Any], device: Device) -> bool:
@@ -38,6 +65,8 @@ def check_engine(engine: str, title: str, device: Device) -> None:
     """An error where the engine does not run on this GPU."""
     running = engines_of(device)
     if engine not in running:
+        if device.processor is not None:
+            raise HardwareError(f"{title} on a processor is not priced ({device.title}); use --engine llamacpp")
         others = " or ".join(f"--engine {other}" for other in running)
         raise HardwareError(f"{title} does not run on {device.title}: {_support(engine)['elsewhere']}; use {others}")
 
@@ -47,8 +76,8 @@ def fp8_warning(engine: str, title: str, device: Device, target: Architecture) -
     formats = [name for name in target.weight_precisions if name.startswith(_FP8)]
     if not formats or device.vendor is None:
         return None
-    if engine == "llamacpp":
-        return f"{title} has no {formats[0]} weights (GGUF): name what you serve, such as --weights q8_0"
+    if engine in WITHOUT_FP8:
+        return f"{title} has no {formats[0]} weights{WITHOUT_FP8[engine]}"
     if Arithmetic.FP8 in device.operations_per_second or device.architecture is None:
         return None
     kernels = _support(engine).get("fp8_kernels", {}).get(device.architecture)

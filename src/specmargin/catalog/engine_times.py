@@ -22,7 +22,16 @@ from specmargin.sources import Source, SourceKind, assumed
 NO_ENGINE_TIME = EngineTime(
     source=assumed("none: kernels alone, so small batches look faster than they are (--engine-time)")
 )
+# mlx-lm builds the graph of the next plain step while the GPU runs. A round waits for its tokens before it builds the
+# next one (generate.py, speculative_generate_step): 0.25 ms to read them (jundot/omlx issue 3553), about 1 ms to build.
+MLX_ROUNDS = EngineTime(
+    verify_step_seconds=1.25e-3,
+    source=Source(
+        kind=SourceKind.ASSUMED, detail="MLX: 1.25 ms per round to read its tokens and build the next graph", spread=0.3
+    ),
+)
 _MEASURED = {"vllm": "0.32"}  # the release of the engine's own entry; None: its terms hold for any
+_ASSUMED_SPREAD = 0.7  # of llama.cpp's times, which nobody timed: within a factor of two
 _SECOND_RUNNER, _FIRST_RUNNER = "vllm", "vllm:0.24"  # entries
 _SYNC, _LAUNCH_TIME = "sync", re.compile(r"(\d{1,3}(?:\.\d+)?)us")
 
@@ -46,6 +55,8 @@ def _entries_on(host: Host) -> dict[tuple[str, str], EngineTime]:
 def _engine_time(entry: Mapping[str, Any], engine: str, host: Host) -> EngineTime:
     numbers = {name: value for name, value in entry.items() if name.endswith("_seconds")}
     time = EngineTime(**numbers, source=Source(kind=SourceKind(entry["kind"]), detail=entry["source"]))
+    if engine == "llamacpp":
+        return replace(time, catches_up_alone=True, source=replace(time.source, spread=_ASSUMED_SPREAD))
     if engine != "vllm":
         return time  # what others launch for prompts was not counted
     time = replace(time, prompt_graph=Graph.PIECEWISE)  # mixed batches in FULL_AND_PIECEWISE, vLLM's default since 0.11
@@ -115,10 +126,12 @@ def find_engine_time(name: str | None, *, engine: str, prices: str, run: Run | N
 
     `run`: what the engine runs, by which a release chooses its scheduling and its graphs.
     """
+    if name is None and prices == "mlx":
+        return MLX_ROUNDS
     fitted_beside = "laws" if prices == "scaled" else prices
     if name == "none" or (name is None and (engine, fitted_beside) not in _entries()):
         return NO_ENGINE_TIME
-    side = fitted_beside if fitted_beside in {"laws", "tables"} else "laws"
+    side = fitted_beside if fitted_beside in {"laws", "tables", "llamacpp"} else "laws"
     own = _users(name, engine, side)
     if own is not None:
         return own

@@ -13,6 +13,7 @@ from specmargin.catalog.bundled import read_bundled
 from specmargin.catalog.entry_schema import SCHEMAS
 from specmargin.catalog.lookup import bundled_models
 from specmargin.catalog.machines import bundled_fabrics, bundled_hosts
+from specmargin.catalog.processors import bundled_processors
 from specmargin.catalog.user import FOLDERS, UserFile, read_values
 from specmargin.errors import CatalogError, nearest_names
 
@@ -24,6 +25,7 @@ _EXAMPLES = {
     "engine-time": "vllm:laws",
     "fabric": "roce-gb10",
     "host": "server",
+    "processor": "ryzen-9950x",
 }
 _WIDTH = 118
 
@@ -49,6 +51,8 @@ def bundled_entries(kind: str) -> dict[str, dict[str, Any]]:
             return bundled_fabrics()
         case "host":
             return bundled_hosts()
+        case "processor":
+            return bundled_processors()
         case _:
             raise CatalogError(f"unknown kind {kind!r}{nearest_names(kind, FOLDERS)}; known: {', '.join(FOLDERS)}")
 

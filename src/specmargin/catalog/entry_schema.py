@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
+from specmargin.hardware.processor import Instructions
 from specmargin.hardware.schema import DeviceTable
 from specmargin.schema import StrictModel
 
@@ -107,8 +108,8 @@ class DrafterEntry(StrictModel):
 class EngineTimeEntry(StrictModel):
     """Engine time beside the kernels: in catalog/engine_times.json, or NAME.toml in a user's folder engine-times."""
 
-    engine: Literal["vllm", "sglang", "trtllm", "llamacpp"] = Field(description="Engine that was timed.")
-    prices: Literal["laws", "tables"] | None = Field(
+    engine: Literal["vllm", "sglang", "trtllm", "llamacpp", "mlx"] = Field(description="Engine that was timed.")
+    prices: Literal["laws", "tables", "llamacpp"] | None = Field(
         None, description="Kernel prices beside which it was fitted; left out: it holds beside both."
     )
     step_seconds: Seconds = Field(description="Per step.")
@@ -117,6 +118,7 @@ class EngineTimeEntry(StrictModel):
     verify_step_seconds: Seconds = Field(0.0, description="More per step that verifies drafts.")
     verify_sequence_seconds: Seconds = Field(0.0, description="More per sequence that is verified.")
     verify_token_seconds: Seconds = Field(0.0, description="More per draft token that is verified.")
+    first_pass_seconds: Seconds = Field(0.0, description="More for the drafter's first pass after a verify step.")
     draft_pass_seconds: Seconds = Field(0.0, description="Per pass of the drafter.")
     off_step_seconds: Seconds = Field(0.0, description="More per step while speculation is configured but off.")
     off_sequence_seconds: Seconds = Field(0.0, description="More per sequence while speculation is configured but off.")
@@ -190,6 +192,40 @@ class HostEntry(StrictModel):
     kernel_launch_source: Text = Field(description="Where the time per launch comes from.")
 
 
+class ProcessorEntry(StrictModel):
+    """A processor with its main memory: a table in catalog/processors.toml, NAME.toml in a user's folder processors, or
+    --cpu FILE.toml (--gpu FILE.toml for a machine without a GPU)."""
+
+    title: Text = Field(description="Shown in tables and reports.")
+    aliases: list[str] = Field(
+        default_factory=list, description="Other names. Bundled processors only: a user's is named by its file."
+    )
+    cores: PositiveInt = Field(description="Physical cores that the engine uses; of hybrid ones the performance cores.")
+    base_clock_hz: Annotated[float, Field(ge=1e8, le=1e10)] = Field(description="Base clock: 4.3e9 is 4.3 GHz.")
+    boost_clock_hz: Annotated[float, Field(ge=1e8, le=1e10)] = Field(
+        description="Boost clock. All cores are taken to run between the two."
+    )
+    instructions: Instructions = Field(
+        description="Widest integer instructions: avx2, avx-vnni, avx512, avx512-vnni, amx, neon-dotprod or i8mm."
+    )
+    memory_channels: PositiveInt = Field(description="Memory channels of 64 bits, all sockets together.")
+    memory_transfers_per_second: Annotated[float, Field(ge=1e8, le=1e11)] = Field(
+        description="Transfers per channel and second: DDR5-5600 is 5600e6."
+    )
+    memory_bytes: Annotated[float, Field(ge=1e8, le=1e14)] = Field(description="Main memory installed: 64e9 is 64 GB.")
+    pcie_generation: Annotated[int, Field(ge=3, le=5)] = Field(description="PCIe generation of its graphics slots.")
+    measured_bytes_per_second: Annotated[float, Field(ge=1e8, le=1e14)] | None = Field(
+        None, description="What a test such as STREAM reads on all cores; left out: a share of the channels' bandwidth."
+    )
+    source: Text = Field(description=SOURCE)
+
+    @model_validator(mode="after")
+    def _ordered_clocks(self) -> ProcessorEntry:
+        if self.boost_clock_hz < self.base_clock_hz:
+            raise ValueError("boost_clock_hz is below base_clock_hz; exchange them")
+        return self
+
+
 SCHEMAS: dict[str, type[StrictModel]] = {
     "model": ModelEntry,
     "gpu": DeviceTable,
@@ -197,6 +233,7 @@ SCHEMAS: dict[str, type[StrictModel]] = {
     "engine-time": EngineTimeEntry,
     "fabric": FabricEntry,
     "host": HostEntry,
+    "processor": ProcessorEntry,
 }
 
 

@@ -20,6 +20,9 @@ _SUFFIXES = (
     (r"gptq[-_](int8|8bit)|(quantized\.)?w8a16", "w8a16"),
     (r"(quantized\.)?w8a8([-_]int8)?|int8", "int8"),
     (r"(awq|gptq)([-_](int4|4bit|w4a16))?|(quantized\.)?w4a16|int4([-_](awq|gptq|autoround))?", "int4-g128"),
+    (r"(mlx[-_])?4bit([-_]dwq)?", "mlx-4bit"),  # as mlx-community's names end
+    (r"(mlx[-_])?6bit", "mlx-6bit"),
+    (r"(mlx[-_])?8bit", "mlx-8bit"),
     (r"bf16", "bf16"),
     (r"gguf", "gguf"),
 )

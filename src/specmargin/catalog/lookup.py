@@ -16,6 +16,7 @@ from specmargin.architecture.types import Architecture
 from specmargin.catalog.bundled import FOLDER, read_bundled
 from specmargin.catalog.heads import assistant_head
 from specmargin.catalog.ids import GGUF, Variant, listed_variants, named_variant, varied
+from specmargin.catalog.processors import as_device, file_processor, is_processor_file, named_processor
 from specmargin.catalog.user import UserFile, missing_folders, user_file, user_files
 from specmargin.errors import CatalogError, InputError, UnknownModelError, nearest_names, usable
 from specmargin.files import existing
@@ -259,6 +260,7 @@ _COMMON = re.compile(
     r"sxm\d*|hbm\w*|gddr\w*|\d+g[bi]b?"
 )
 _GIGABYTES = re.compile(r"(\d+)g[bi]b?\b")
+_LEAST_MAC_BYTES = 8e9
 _SAME_MEMORY = 0.15  # 80 GB of a datasheet are 81,559 MiB to a driver
 
 
@@ -313,12 +315,33 @@ def find_device(spec: str) -> Device:
     if name is not None:
         return bundled_device(name)
     path = existing(spec)
+    if path is not None and is_processor_file(path):
+        return as_device(file_processor(path))
     if spec.endswith((".toml", ".json")) or path is not None:
         return _completed(load_device(path or Path(spec)))
     name = device_named(spec)
     if name is not None:
         return bundled_device(name)
+    processor = named_processor(spec)
+    if processor is not None:
+        return as_device(processor)
+    mac = _mac_with_memory(spec)
+    if mac is not None:
+        return mac
     raise CatalogError(_unknown_device(spec))
+
+
+def _mac_with_memory(spec: str) -> Device | None:
+    """An Apple chip with a stated memory, since it is sold with several: `m4-max-64gb`, `M4 Max 64GB`."""
+    name, stated = _devices_by_words().get(_words(spec)), _GIGABYTES.findall(spec.lower())
+    if name is None or len(stated) != 1 or bundled_device(name).vendor != "apple":
+        return None
+    device, memory = bundled_device(name), float(stated[0]) * 1e9
+    if not _LEAST_MAC_BYTES <= memory <= device.memory_bytes:
+        most = f"{device.memory_bytes / 1e9:.0f}"
+        raise CatalogError(f"{spec!r}: {device.title} has 8 to {most} GB; leave the size out for {most} GB")
+    source = replace(device.source, detail=f"{device.source.detail}; {stated[0]} GB as named")
+    return replace(device, name=f"{name}-{stated[0]}gb", memory_bytes=memory, source=source)
 
 
 def _completed(device: Device) -> Device:

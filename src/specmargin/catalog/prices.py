@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from specmargin.catalog.bundled import FOLDER, read_bundled
+from specmargin.catalog.llamacpp import llamacpp_prices
 from specmargin.catalog.lookup import bundled_device
 from specmargin.catalog.machines import find_links
 from specmargin.catalog.module_bounds import module_bounds
@@ -22,10 +23,12 @@ from specmargin.prices.kernels.model import Refinement, SiliconPrices
 from specmargin.prices.kernels.scaled import by_distance, nearest_device, scaled_book
 from specmargin.prices.kernels.shelf import LawShelf
 from specmargin.prices.kernels.weight_only import marlin_formats, weight_only_book, weight_only_formats
-from specmargin.prices.llamacpp import LlamaCppPrices
+from specmargin.prices.llamacpp.backends import backend_named
 from specmargin.prices.measured import SCHEMA as MEASURED_SCHEMA
 from specmargin.prices.measured import MeasuredPrices
+from specmargin.prices.mlx import MlxPrices
 from specmargin.prices.model import PriceModel
+from specmargin.prices.processor import ProcessorPrices
 from specmargin.prices.rdna import RdnaPrices, has_hybrid_kernels
 from specmargin.prices.roofline import Roofline
 from specmargin.prices.verify_attention import EngineAttention, has_other_kernels
@@ -42,7 +45,7 @@ _AMD_LAWS = "amd_laws.json"
 _AITER = {"gfx950": "mi355x", "gfx942": "mi300x"}  # the GPU of each generation whose kernels AITER's tables time
 _AITER_SPREADS = {"gemm": 0.2, "experts": 0.2}  # sorting and quantization around them, and engines without AITER
 _ENDING = ".prices.json"
-_WRITERS = "`specmargin measure gpu` and `specmargin measure vllm` write such files"
+_WRITERS = "`specmargin measure gpu`, `measure vllm` and `measure llamacpp` write such files"
 _KINDS = {str: "text", dict: "an object", list: "a list"}
 
 
@@ -134,18 +137,24 @@ def find_prices(
     *,
     release: tuple[int, ...] | None = None,
     build: str = "",
+    backend: str | None = None,
 ) -> PriceModel:
     """None: the best prices for this device. Only a roofline has a form; measured prices are always by component.
 
     `release`: of the engine, by which it chooses attention kernels; None: the newest. `build`: somebody's own of it.
+    `backend`: of llama.cpp; None: the default of the device.
     """
+    if device.processor is not None and spec is None and form is RooflineForm.PER_COMPONENT:
+        return ProcessorPrices(processor=device.processor)
+    if engine == "llamacpp" and spec is None and form is RooflineForm.PER_COMPONENT:
+        return llamacpp_prices(device, backend_named(backend, device))
     prices = _find_kernels(spec, device, engine, form)
     if form is not RooflineForm.PER_COMPONENT or isinstance(prices, MeasuredPrices):
         return prices
     if spec != "datasheet" and has_other_kernels(engine, device):
         prices = EngineAttention(inner=prices, device=device, engine=engine, release=release, build=build)
-    if engine == "llamacpp":
-        return LlamaCppPrices(inner=prices, device=device)
+    if engine == "mlx" and spec is None:
+        return MlxPrices(inner=prices, device=device)
     if engine == "vllm" and has_hybrid_kernels(device):
         return RdnaPrices(inner=prices, device=device)
     return prices
@@ -159,6 +168,8 @@ def _find_kernels(spec: str | None, device: Device, engine: str, form: RooflineF
         raise CatalogError(f"--form {form} needs --prices datasheet")
     if spec is not None and spec not in KINDS:
         return _measured(spec) or _from_file(Path(spec), device, engine, datasheet)
+    if spec is None and engine == "mlx":
+        return datasheet
     book = None if spec == "scaled" else law_book(device)
     if book is None:
         return _unmeasured(spec, device, engine, datasheet)
@@ -178,8 +189,8 @@ def _find_kernels(spec: str | None, device: Device, engine: str, form: RooflineF
 
 
 def _unmeasured(spec: str | None, device: Device, engine: str, datasheet: Roofline) -> PriceModel:
-    """For a device without laws. Laws are of vLLM, SGLang and TensorRT-LLM: llama.cpp has other kernels and formats."""
-    scaled = None if spec is None and engine == "llamacpp" else scaled_prices(device, engine)
+    """For a device without laws. Laws are of vLLM, SGLang and TensorRT-LLM: others have other kernels and formats."""
+    scaled = None if spec is None and engine == "mlx" else scaled_prices(device, engine)
     if scaled is not None and spec in (None, "scaled"):
         return scaled
     if spec is None:

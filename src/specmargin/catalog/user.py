@@ -31,6 +31,7 @@ FOLDERS = {
     "engine-time": "engine-times",
     "fabric": "fabrics",
     "host": "hosts",
+    "processor": "processors",
 }
 VARIABLE = "SPECMARGIN_CATALOG"
 _ENDINGS = (".json", ".toml")

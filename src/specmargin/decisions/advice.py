@@ -35,6 +35,7 @@ class Judgement:
     drafts: bool  # whether the plan drafts there; if not, the row is of the best draft, which the plan does not use
     surely_paying: Spans  # batches at which the range of the speed-up lies above 1
     uncertain: Spans  # batches with drafts at which it spans 1
+    surely_losing: Spans  # batches at which the setting is slower, and the range does not span 1
     advice: Advice
 
 
@@ -55,13 +56,14 @@ def judge(
     fitting = [pair for pair in asked if pair[0].fits]
     drafting = [pair for pair in fitting if pair[0].depth > 0 and (at_batch is not None or pair[0].speedup > 1.0)]
     row, sure = drafting[0] if drafting else refused or (fitting or asked)[0]
-    paying, uncertain = _spans(plan, [pair for pair in pairs if pair[0].depth > 0])
+    paying, uncertain, losing = _spans(plan, [pair for pair in pairs if pair[0].depth > 0])
     return Judgement(
         row=row,
         range=sure,
         drafts=bool(drafting),
         surely_paying=paying,
         uncertain=uncertain,
+        surely_losing=losing,
         advice=_advice(plan, drafting, refused, supported=supported) if fitting else Advice.NONE_FITS,
     )
 
@@ -86,9 +88,9 @@ def _advice(
     return Advice.SPECULATE if plan.limit is None else Advice.UP_TO_BATCH
 
 
-def _spans(plan: Plan, drafting: Sequence[tuple[PlanRow, SpeedupRange]]) -> tuple[Spans, Spans]:
+def _spans(plan: Plan, drafting: Sequence[tuple[PlanRow, SpeedupRange]]) -> tuple[Spans, Spans, Spans]:
     if not drafting or not plan.setting.configured:
-        return (), ()
+        return (), (), ()
     rows, ranges = zip(*drafting, strict=True)
     speedups, known = np.array([row.speedup for row in rows]), np.log([row.batch for row in rows])
     batches, by_batch = plan.payoff.batches, plan.payoff.speedups
@@ -97,4 +99,7 @@ def _spans(plan: Plan, drafting: Sequence[tuple[PlanRow, SpeedupRange]]) -> tupl
         by_batch * np.exp(np.interp(np.log(batches), known, np.log(np.array(ends) / speedups)))
         for ends in ([each.low for each in ranges], [each.high for each in ranges])
     )
-    return spans_where(batches, drafts & (low > 1.0)), spans_where(batches, drafts & (low <= 1.0) & (high >= 1.0))
+    unsure = drafts & (low <= 1.0) & (high >= 1.0)
+    kinds = drafts & (low > 1.0), unsure, (by_batch < 1.0) & ~unsure
+    paying, uncertain, losing = (spans_where(batches, kind) for kind in kinds)
+    return paying, uncertain, losing

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from specmargin.decisions.pricer import Pricer
 from specmargin.errors import ScenarioError
-from specmargin.prices.work import Component
+from specmargin.prices.work import ROUTED
 from specmargin.step import Step
 
 
@@ -32,7 +32,7 @@ def amdahl(pricer: Pricer, *, batch: int, depth: int) -> Amdahl:
     distinct = [pricer.distinct_experts(step) for step in (plain, deep)]
     if distinct[0] is None or distinct[1] is None:
         raise ScenarioError(f"{pricer.scenario.architecture.name} is dense: it has no expert time to split off")
-    share = float(before.share(Component.ROUTED_EXPERTS))
+    share = sum(float(before.share(component)) for component in ROUTED)
     ratio = float(distinct[1] / distinct[0])
     return Amdahl(
         batch=batch,

@@ -26,8 +26,13 @@ from specmargin.sources import SourceKind
 
 PRICES, ACCEPTANCE, ROUTING = "prices", "acceptance", "routing"
 #: By engine: what measures prices of one's own. The kernels of llama.cpp are not measured: its server is.
-_BENCHMARK = "the benchmark (see --explain)"
-_MEASURES = {"vllm": "specmargin measure vllm", "sglang": "specmargin measure gpu", "trtllm": "specmargin measure gpu"}
+_BENCHMARK = "the benchmark that --explain prints"
+_MEASURES = {
+    "vllm": "specmargin measure vllm",
+    "sglang": "specmargin measure gpu",
+    "trtllm": "specmargin measure gpu",
+    "llamacpp": "specmargin measure llamacpp",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +41,7 @@ class InputRange:
 
     name: str
     origin: str  # in a word or two
-    phrase: str  # in a sentence: "acceptance (not measured)"
+    phrase: str  # in a sentence: "step times"
     low: float
     high: float
     narrow: str  # how to know it better; "" if it is as good as it gets
@@ -121,6 +126,9 @@ _PRICE_ORIGINS = {
     "laws": _KERNELS,
     "scaled": "scaled kernels",
     "datasheet": "datasheet",
+    "processor": "published kernel rates",
+    "llamacpp": "llama.cpp kernels",
+    "mlx": "MLX kernels",
 }
 _COMPONENT_ORIGINS = {
     SourceKind.MEASURED: "measured elsewhere",
@@ -143,7 +151,7 @@ def prices_range(
     general = InputRange(
         name=PRICES,
         origin=origin,
-        phrase=f"step times ({'kernel timings' if origin == _KERNELS else origin})",
+        phrase="step times",
         low=math.exp(min(errors.low, 0.0)),
         high=math.exp(max(errors.high, 0.0)),
         narrow="" if origin == "yours" else _MEASURES.get(scenario.engine, _BENCHMARK),
@@ -164,7 +172,7 @@ def _component_range(unknown: PriceUnknown, point: int, *, narrow: str) -> Input
     return InputRange(
         name=str(unknown.component),
         origin=origin,
-        phrase=f"{_NAMES.get(unknown.component, str(unknown.component))} ({origin})",
+        phrase=_NAMES.get(unknown.component, str(unknown.component)),
         low=math.exp(float(unknown.low.flat[point])),
         high=math.exp(float(unknown.high.flat[point])),
         narrow=narrow,
@@ -180,14 +188,11 @@ def acceptance_range(survival: Survival, depth: int, *, own: bool) -> InputRange
         (1.0 + float(survival.shifted(shift, depth).by_depth.sum())) / committed for shift in survival.shift_range
     )
     if own:
-        origin, phrase, narrow = "yours", "acceptance", ""
-    elif survival.source.kind is SourceKind.ASSUMED:
-        origin, phrase = "borrowed", "acceptance (not measured)"
-        narrow = "specmargin profile acceptance"
+        origin, narrow = "yours", ""
     else:
-        origin, phrase = "benchmark", "acceptance (not your data)"
+        origin = "borrowed" if survival.source.kind is SourceKind.ASSUMED else "benchmark"
         narrow = "specmargin profile acceptance"
-    return InputRange(name=ACCEPTANCE, origin=origin, phrase=phrase, low=low, high=high, narrow=narrow)
+    return InputRange(name=ACCEPTANCE, origin=origin, phrase=ACCEPTANCE, low=low, high=high, narrow=narrow)
 
 
 def routing_range(scenario: Scenario, factor: float | None) -> InputRange:
@@ -197,11 +202,11 @@ def routing_range(scenario: Scenario, factor: float | None) -> InputRange:
     """
     if factor is None:
         origin = "uniform" if scenario.routing is UNIFORM else "captured"
-        return InputRange(name=ROUTING, origin=origin, phrase="routing", low=1.0, high=1.0, narrow="")
+        return InputRange(name=ROUTING, origin=origin, phrase=ROUTING, low=1.0, high=1.0, narrow="")
     return InputRange(
         name=ROUTING,
         origin="borrowed",
-        phrase="routing (borrowed)",
+        phrase=ROUTING,
         low=math.exp(-factor),
         high=math.exp(factor),
         narrow="specmargin profile routing",

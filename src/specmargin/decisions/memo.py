@@ -35,7 +35,11 @@ class Memo:
     @classmethod
     def of(cls, scenario: Scenario) -> Memo:
         count = shared_counter(
-            scenario.routing, scenario.layout.expert_ranks, scenario.placement, scenario.layout.redundant_experts
+            scenario.routing,
+            scenario.layout.expert_ranks,
+            scenario.placement,
+            scenario.layout.redundant_experts,
+            0 if scenario.offload is None else scenario.offload.gpu_experts,
         )
         drafting = DraftPricing(
             model=scenario.prices,

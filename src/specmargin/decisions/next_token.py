@@ -9,13 +9,13 @@ import numpy as np
 
 from specmargin.decisions.pricer import Pricer
 from specmargin.decisions.setting import Setting
-from specmargin.prices.work import Component
+from specmargin.prices.work import ROUTED, Component
 from specmargin.step import BoolArray, FloatArray, IntArray, Step
 
 DRAFTING = "drafting"
 # The components of a ledger in six kinds, and drafting: as many as colours can distinguish.
 KINDS = {
-    "routed experts": (Component.ROUTED_EXPERTS, Component.ROUTER),
+    "routed experts": (*ROUTED, Component.ROUTER, Component.HOST_LINK),
     "attention": (Component.ATTENTION, Component.ATTENTION_PROJECTIONS),
     "dense and shared": (Component.DENSE_FFN, Component.SHARED_EXPERTS),
     "head, sampling": (Component.LM_HEAD, Component.SAMPLING),

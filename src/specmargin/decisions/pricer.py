@@ -18,6 +18,7 @@ from specmargin.decisions.scenario import Scenario
 from specmargin.errors import ParallelismError
 from specmargin.prices import memory
 from specmargin.prices.drafters import drafter_sequence_bytes, drafter_weight_bytes, round_seconds
+from specmargin.prices.hosting import keeps_layers
 from specmargin.prices.model import StepPrice, fixed_line, ledger
 from specmargin.prices.ranks import rank_step
 from specmargin.prices.work import Component, Work, pipeline_work, target_work
@@ -88,8 +89,20 @@ class Pricer:
                 drafter_bytes=drafter_weight_bytes(scenario.drafter, scenario.layout),
                 utilization=scenario.memory_utilization,
                 drafter=scenario.drafter.name,
+                offload=scenario.offload,
+                advice=self._offload_advice(),
             )
         return self._memo.budget
+
+    def _offload_advice(self) -> str:
+        """What makes the model fit in an engine that keeps experts of some layers in main memory; "" if nothing."""
+        scenario = self.scenario
+        if not keeps_layers(scenario.engine) or scenario.device.is_unified:
+            return ""
+        other = drafter_weight_bytes(scenario.drafter, scenario.layout) + self.sequence_bytes(0)
+        usable = scenario.device.usable_bytes(scenario.memory_utilization) * scenario.layout.memories
+        layers = memory.fewest_offloaded(scenario.architecture, scenario.layout, usable - other)
+        return f"keep experts in main memory: --n-cpu-moe {layers} (with --cpu, --host-memory)" if layers else ""
 
     def check_memory(self) -> None:
         """Refuse a model whose weights do not fit."""
@@ -160,6 +173,7 @@ class Pricer:
             kv=scenario.kv_precision,
             scope=scenario.scope,
             local=local,
+            offload=scenario.offload,
         )
         return pipeline_work(scenario.architecture, works, local, layout)
 

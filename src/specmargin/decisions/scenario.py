@@ -12,6 +12,7 @@ from specmargin.architecture.types import Architecture, LayerCounts
 from specmargin.errors import ScenarioError
 from specmargin.hardware.device import Device
 from specmargin.hardware.layout import Layout
+from specmargin.hardware.offload import Offload
 from specmargin.modes import Placement
 from specmargin.prices.attention_kernels import longest_draft
 from specmargin.prices.drafters import Drafter, DraftTime
@@ -38,10 +39,13 @@ class Scenario:
     draft_time: DraftTime | None = None  # measured passes of this drafter, in place of priced ones
     early_stop: EarlyStop | None = None  # drafts stop at a confidence; None: they reach their depth
     engine: str = "vllm"  # whose kernels and setting these are
+    offload: Offload | None = None  # routed experts in main memory; None: all weights are on the GPUs
     placement: Placement = Placement.CONTIGUOUS  # of experts over ranks, where the profile identifies experts
 
     def __post_init__(self) -> None:
         self.layout.check(self.architecture)
+        if self.offload is not None:
+            self.offload.check(self.architecture)
         if not self.context >= 0:
             raise ScenarioError(f"context must not be negative, got {self.context:g}")
         longest = self.architecture.max_context
@@ -83,6 +87,8 @@ class Scenario:
             "drafter": self.drafter.source,
             "acceptance": self.survival.source,
         }
+        if self.offload is not None:
+            sources |= {"processor": self.offload.processor.source, "link to cpu": self.offload.link.source}
         if self.early_stop is not None:
             sources["early stop"] = self.early_stop.source
         return sources | {"routing": self.routing.source} if self.architecture.is_moe else sources

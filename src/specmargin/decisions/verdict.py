@@ -1,7 +1,7 @@
-"""The plan in four lines: the answer, what to draft, the largest unknown, and the caveat that could change it.
+"""The plan in at most four lines: the answer, then one fact per line, those that decide first.
 
-The sentences are data (`verdict.toml`), which the static site fills too; this module finds their values. `details` are
-the longer facts, for `--explain` and the JSON.
+The lines are data (`verdict.toml`), which the static site fills too; this module finds their values. `details` are the
+longer facts, for `--explain` and the JSON.
 """
 
 from __future__ import annotations
@@ -13,20 +13,22 @@ from typing import Any
 
 from specmargin.acceptance.survival import break_even_acceptance
 from specmargin.decisions.advice import Advice, Judgement
+from specmargin.decisions.certainty import ACCEPTANCE
 from specmargin.decisions.payoff import Spans
 from specmargin.decisions.plan import Plan
-from specmargin.phrases import listed, say
+from specmargin.phrases import lines, listed, say
 
 PHRASES: dict[str, list[str]] = tomllib.loads((files("specmargin.decisions") / "verdict.toml").read_text("utf-8"))
-LONG_SPANS, LONG_STEPS = 2, 4  # lists of more are summarised
+MOST_LINES, LONG_SPANS, LONG_STEPS = 4, 2, 4  # lists of more are summarised
 _DETAILS = (
-    *("pays_where", "clear_where", "loses_where", "graphs", "memory"),
-    *("change_of_depth", "context_limit", "deepest"),
+    *("pays_where", "clear_where", "loses_where", "graphs", "sequences", "peak"),
+    *("acceptance", "change_of_depth", "context_limit", "deepest", "next"),
 )
 _GAINS = (
     *(Advice.SPECULATE, Advice.UP_TO_BATCH, Advice.UNCERTAIN, Advice.UNSUPPORTED),
     *(Advice.SLOWER_FIRST_TOKEN, Advice.MISSES_TARGET, Advice.OVERLOADED),
 )
+_ESTIMATED = (Advice.MISSES_TARGET, Advice.SLOWER_FIRST_TOKEN)  # the first line says what stands against the gain
 
 
 def extrapolated(plan: Plan) -> str | None:
@@ -46,166 +48,167 @@ def verdict(
     latency: Mapping[str, Any] | None = None,
     at_batch: int | None = None,
 ) -> str:
-    """One line per sentence, the answer first.
+    """`advice`: of the service, if there is one, whose values then replace those of decode steps.
 
-    `advice`: of the service, if there is one, whose values then replace those of decode steps. `unsupported`: why no
-    engine can run the plan's drafter; the plan is then what it would give. `latency`: of a target that is missed.
-    `at_batch`: the batch asked about.
+    `unsupported`: why no engine can run the plan's drafter; the plan is then what it would give. `latency`: of a target
+    that is missed. `at_batch`: the batch asked about.
     """
     advice = advice or judgement.advice
-    gains = advice in _GAINS and plan.pays
-    values = _headline(plan, judgement) | _drafts(plan, judgement) | _doubt(judgement)
-    values |= _losing(plan) | _clear(plan, judgement) | _context(plan)
+    gains, too_large = advice in _GAINS and plan.pays, advice is Advice.NONE_FITS
+    uncertain, here = advice is Advice.UNCERTAIN, gains and not (service or unsupported)
+    limit = plan.limit if here else None
+    short = plan.loses_capacity and limit == plan.largest_batch  # of memory
+    clear = judgement.surely_paying if uncertain and here and at_batch is None else ()
+    decodes_faster = bool(service) and plan.pays and not gains  # and yet the service does not
+    values = _judged(plan, judgement) | _ranges(plan, judgement) | _depths(plan, None if uncertain else limit, at_batch)
+    values |= dict(latency or {}) | dict(service or {})
+    waits_for_room = (values.get("waits") or values.get("queue_grows")) and values["wanted"] > plan.largest_batch
     values |= {
-        "none_fits": advice is Advice.NONE_FITS and at_batch is None,
-        "too_large": advice is Advice.NONE_FITS,
-        "known": values["known"] and advice is not Advice.NONE_FITS,
+        "too_large": too_large,
         "no_drafts": plan.setting.max_depth == 0,
-        "unsupported": unsupported or None,
+        "unsupported": (gains and unsupported) or None,
         "gains": gains,
-        "uncertain": advice is Advice.UNCERTAIN,
-        "refused": not judgement.drafts and not judgement.row.speedup > 1.0 and bool(judgement.range.inputs),
-        "loses": judgement.drafts and not gains,
+        "fails": not gains,
+        "uncertain": uncertain,
+        "estimate": values["alone"] or (gains and (bool(unsupported) or advice in _ESTIMATED)),
         "off": judgement.row.speedup if plan.pays and not judgement.drafts else None,
-        "elsewhere": at_batch is not None and not gains and plan.pays,
-        "paying_batches": _batches(plan.paying),
+        "limit": limit,
+        "here": here,
+        "even": None if decodes_faster else values["even"],
+        "hopeless": values["hopeless"] and not uncertain,
+        "short": short,
+        "clear_spans": _batches(clear) if len(clear) == 1 else None,
+        "sorted": _sorted(plan, judgement, limit, told=len(clear) == 1) if here else None,
+        "elsewhere": at_batch is not None and not gains and plan.pays and not latency,
+        "crowded": too_large or waits_for_room or short,
+        "nothing": not (plan.setting.max_depth == 0 or plan.pays or too_large or judgement.drafts),
+        "drafts": gains and not unsupported,
     }
-    values |= dict(latency or {})
-    served = service is not None and plan.pays
-    if service is not None and served:
-        values |= {"served": True, "drafter": None} | dict(service)
-    elif service is not None:
-        values |= {"drafter": None} | dict(service)  # nothing is drafted: what the best draft would give
-    if served or unsupported or not gains:
-        values |= {"limit": None, "less_capacity": False}
-    values["crowded"] = values.get("wanted", 0.0) > plan.largest_batch
-    values["prompt"] = not values.get("waits")  # else the prefill is named with the wait
-    values["room"] = gains and not (values["less_capacity"] or served or unsupported)
-    values["beyond"] = values["limit"] is not None and advice in (Advice.UP_TO_BATCH, Advice.UNCERTAIN)
-    values["earlier"] = values["beyond"] and values["limit"] < plan.largest_batch
-    return say("verdict", PHRASES, values) or ""
+    return "\n".join(lines("verdict", PHRASES, values, most=MOST_LINES))
 
 
 def details(plan: Plan, judgement: Judgement) -> list[str]:
-    """Where it pays and loses, memory, and what would change the answer: a sentence each."""
-    values = _headline(plan, judgement) | _losing(plan) | _clear(plan, judgement) | _context(plan)
-    values |= _where(plan) | _graph_free(plan) | _change(plan)
+    """Where it pays and loses, memory, and what would change the answer."""
+    values = _judged(plan, judgement) | _ranges(plan, judgement) | _where(plan) | _graph_free(plan) | _change(plan)
     said = (say(name, PHRASES, values) for name in _DETAILS)
     return [sentence for sentence in said if sentence is not None]
 
 
-def _headline(plan: Plan, judgement: Judgement) -> dict[str, Any]:
-    row, sure = judgement.row, judgement.range
-    known = bool(sure.inputs)
+def _judged(plan: Plan, judgement: Judgement) -> dict[str, Any]:
+    """Of the row by which the plan is judged, or of the best draft where nothing is drafted."""
+    row, sure, unknown = judgement.row, judgement.range, judgement.range.largest_unknown
+    refused, fits = bool(sure.inputs) and not judgement.drafts, judgement.advice is not Advice.NONE_FITS
     return {
-        "factor": row.speedup if known else None,
+        "batch": row.batch,
+        "factor": row.speedup if sure.inputs and fits else None,
         "low": sure.low,
         "high": sure.high,
-        "batch": row.batch,
-        "depth": row.depth,
-        "alone": not judgement.drafts and not plan.pays and row.speedup > 1.0 and known,  # by itself, at one batch
         "drafter": plan.scenario.drafter.name,
-        "context": plan.scenario.context,
-        "limit": plan.limit,
-        "less_capacity": plan.loses_capacity and bool(plan.paying),
-        "one_fits": plan.largest_batch == 1,
+        "refused": refused,
+        "alone": refused and not plan.pays and row.speedup > 1.0,  # by itself, at one batch
+        "fewer_fit": plan.largest_batch < plan.no_spec_largest_batch,
         "largest_batch": plan.largest_batch,
+        "several": plan.largest_batch != 1,
         "no_spec_largest_batch": plan.no_spec_largest_batch,
-        "peak_loss": round(100.0 * (1.0 - plan.peak_tokens_per_second / plan.no_spec_peak_tokens_per_second)),
-    }
+        "known": unknown is not None and fits,
+        "unknown": unknown and unknown.phrase,
+        "narrow": unknown and unknown.narrow,
+    } | _acceptance(plan, judgement)
 
 
-def _drafts(plan: Plan, judgement: Judgement) -> dict[str, Any]:
+def _acceptance(plan: Plan, judgement: Judgement) -> dict[str, Any]:
+    """Used: the constant acceptance with as many accepted tokens, which can be compared with the break-even."""
     row = judgement.row
-    accepted = float(plan.scenario.survival.up_to(max(row.depth, 1)).sum())
-    even = row.break_even_acceptance
-    # The constant acceptance with as many accepted tokens, which can be compared with the break-even.
-    used = float(break_even_acceptance(1.0 + accepted, max(row.depth, 1)))
-    return _steps(plan) | {
-        "only_batch": row.batch if len(plan.rows) == 1 else None,
-        "several": len(plan.rows) > 1,
-        "even": even,
-        "used": used,
-        "just_short": even is not None and round(used, 2) == round(even, 2),  # would be printed as the same number
+    depth, even = max(row.depth, 1), row.break_even_acceptance
+    used = float(break_even_acceptance(1.0 + float(plan.scenario.survival.up_to(depth).sum()), depth))
+    origins = {entry.origin for entry in judgement.range.inputs if entry.name == ACCEPTANCE}
+    digits = next((count for count in range(2, 6) if even is None or f"{used:.{count}f}" != f"{even:.{count}f}"), 6)
+    return {
+        "used": f"{used:.{digits}f}",
+        "even": None if even is None else f"{even:.{digits}f}",
+        "hopeless": even is None,
+        "assumed": "borrowed" in origins,
+        "benchmarked": "benchmark" in origins,
     }
 
 
-def _steps(plan: Plan) -> dict[str, Any]:
-    """Up to the largest batch that fits."""
-    if plan.setting.schedule is None:
-        steps = [(row.batch, row.depth) for row in plan.rows if row.fits]
+def _depths(plan: Plan, limit: int | None, at_batch: int | None) -> dict[str, Any]:
+    """What is drafted at every batch that fits, or at the one batch that was asked about.
+
+    `limit`: the last batch that pays; where the flags draft at all larger ones too, it is for the server to keep.
+    """
+    schedule, last = plan.setting.schedule, max(plan.largest_batch, 1)
+    by_row = at_batch is not None or len(plan.rows) == 1
+    if by_row or schedule is None:
+        rows = [row for row in plan.rows if row.fits and at_batch in (None, row.batch)]
+        spans = [(row.batch, row.batch, row.depth) for row in rows]
     else:
-        ranges = [entry for entry in plan.setting.schedule.ranges if entry.first <= max(plan.largest_batch, 1)]
-        steps = [(entry.last, entry.depth) for entry in ranges]
-    merged: list[dict[str, Any]] = []
-    for last, depth in steps:
-        if merged and merged[-1]["depth"] == depth:
-            merged[-1]["last"] = last
+        spans = [(each.first, min(each.last, last), each.depth) for each in schedule.ranges if each.first <= last]
+    steps: list[dict[str, Any]] = []
+    for low, high, depth in spans:
+        if steps and steps[-1]["depth"] == depth:
+            steps[-1]["high"] = high
         else:
-            merged.append({"last": last, "depth": depth})
-    merged = [step | {"alone": step["last"] == 1} for step in merged]
-    return _rise(merged) | {
-        "cut": len(merged) > LONG_STEPS,
-        "first_step": say("step", PHRASES, {"first": True} | merged[0]) if merged else None,
-        "every_step": listed("step", merged, PHRASES, between=""),
+            steps.append({"low": low, "high": high, "depth": depth, "plural": depth != 1, "off": depth == 0})
+    goes_on = bool(steps) and not (by_row or schedule is None)
+    stops = goes_on and len(steps) > 1 and steps[-1]["off"]
+    depths = [step["depth"] for step in (steps[:-1] if stops else steps)]
+    many = len(depths) > LONG_STEPS
+    one_or_more = [step | {"one": step["low"] == step["high"], "open": goes_on and step is steps[-1]} for step in steps]
+    kept = goes_on and not steps[-1]["off"] and limit is not None and limit < last
+    return {
+        "least": min(depths) if many else None,
+        "most": max(depths) if many else None,
+        "off_above": steps[-1]["low"] - 1 if stops else None,
+        "cap": limit if kept else None,
+        "every_step": listed("step", one_or_more, PHRASES, between=", "),
     }
 
 
-def _rise(steps: list[dict[str, Any]]) -> dict[str, Any]:
-    """How depths come to the deepest, and from which batch they are below it for good."""
-    depths = [step["depth"] for step in steps]
-    deepest = max((index for index, depth in enumerate(depths) if depth == max(depths)), default=0)
-    if deepest == 0:
-        return {"rises": False, "rises_once": False}
-    return {
-        "rises": True,
-        "rises_once": deepest == 1,
-        "least": min(depths[: deepest + 1]),
-        "most": depths[deepest],
-        "deepest_from": steps[deepest - 1]["last"] + 1,
-        "fewer_from": steps[deepest]["last"] + 1 if deepest + 1 < len(steps) else None,
-    }
+def _sorted(plan: Plan, judgement: Judgement, limit: int | None, *, told: bool) -> str | None:
+    """Batches of clear gain, of a range that spans 1, and of a loss; None where the answer says as much.
+
+    `told`: the answer names the batches of clear gain.
+    """
+    unsure = judgement.uncertain
+    loses = plan.loss is not None and plan.loss.worst_speedup < 1.0 - plan.min_gain
+    kinds = {"gain": judgement.surely_paying, "uncertain": unsure, "slower": judgement.surely_losing if loses else ()}
+    items = [{"name": name} | _ends(spans, between=", ") for name, spans in kinds.items() if spans]
+    row = judgement.row.batch
+    said = (told and unsure == ((row, row),)) or (not unsure and limit is not None)
+    return None if said or len(items) < 2 else listed("kind", items, PHRASES, between="; ")
 
 
-def _doubt(judgement: Judgement) -> dict[str, Any]:
-    unknown = judgement.range.largest_unknown
-    return {"known": unknown is not None, "unknown": unknown and unknown.phrase, "narrow": unknown and unknown.narrow}
-
-
-def _losing(plan: Plan) -> dict[str, Any]:
-    if plan.loss is None:
-        return {}
-    (edges, *more) = plan.loss.spans
-    return {
-        "losing_batches": _batches(plan.loss.spans),
-        "off_there": not more and not plan.setting.depths_at(plan.pricer, edges).any(),
-        "off_at_worst": not plan.setting.depths_at(plan.pricer, (plan.loss.worst_batch,)).any(),
-        "matters": plan.loss.worst_speedup < 1.0 - plan.min_gain,
-        "worst_speedup": plan.loss.worst_speedup,
-        "worst_batch": plan.loss.worst_batch,
-    }
-
-
-def _clear(plan: Plan, judgement: Judgement) -> dict[str, Any]:
-    """Where the 80% range is above 1."""
-    clearly = judgement.surely_paying
-    return {
+def _ranges(plan: Plan, judgement: Judgement) -> dict[str, Any]:
+    """Where it pays, loses, and clearly pays: with an 80% range above 1."""
+    clearly, loss = judgement.surely_paying, plan.loss
+    found = {
+        "paying_batches": _batches(plan.paying),
         "partly_clear": bool(clearly) and clearly != plan.paying,
         "clear_batches": _batches(clearly),
         "nowhere_clear": plan.pays and not clearly,
+    }
+    if loss is None:
+        return found
+    (edges, *more) = loss.spans
+    return found | {
+        "losing_batches": _batches(loss.spans),
+        "off_there": not more and not plan.setting.depths_at(plan.pricer, edges).any(),
+        "worst_speedup": loss.worst_speedup,
+        "worst_batch": loss.worst_batch,
     }
 
 
 def _batches(spans: Spans) -> str | None:
     if not spans:
         return None
+    return say("batches", PHRASES, _ends(spans, between=" and "))
+
+
+def _ends(spans: Spans, *, between: str) -> dict[str, Any]:
     items = [{"low": low, "high": high, "one": low == high} for low, high in spans]
     ends = {"scattered": len(spans) > LONG_SPANS, "low": spans[0][0], "high": spans[-1][1]}
-    return say("batches", PHRASES, ends | {"spans": listed("span", items, PHRASES, between=" and ")})
-
-
-def _context(plan: Plan) -> dict[str, Any]:
-    return {"stops_at_context": plan.stops_at_context, "first_batch": plan.rows[0].batch}
+    return ends | {"spans": listed("span", items, PHRASES, between=between)}
 
 
 # --- of the details alone ---
@@ -217,8 +220,6 @@ def _where(plan: Plan) -> dict[str, Any]:
         "everywhere": plan.paying == ((1, plan.priced_up_to),),
         "more_fit": plan.largest_batch > plan.priced_up_to,
         "priced_up_to": plan.priced_up_to,
-        "paying_batches": _batches(plan.paying),
-        "fewer_fit": plan.largest_batch < plan.no_spec_largest_batch,
         "peak_tokens_per_second": plan.peak_tokens_per_second,
         "no_spec_peak_tokens_per_second": plan.no_spec_peak_tokens_per_second,
         "capped_depth": plan.setting.max_depth if capped and plan.scenario.drafter.max_depth is None else None,
@@ -238,6 +239,7 @@ def _graph_free(plan: Plan) -> dict[str, Any]:
 def _change(plan: Plan) -> dict[str, Any]:
     row = next((row for row in plan.rows if row.fits), plan.rows[0])
     return {
+        "stops_at_context": plan.stops_at_context,
         "drafts_considered": plan.setting.max_depth > 0,
         "row_off": row.depth == 0,
         "row_batch": row.batch,

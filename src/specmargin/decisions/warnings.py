@@ -10,7 +10,7 @@ from specmargin.prices.kernels.advice import slow_kernels
 from specmargin.prices.kernels.model import SiliconPrices
 from specmargin.prices.rdna import RdnaPrices
 from specmargin.prices.verify_attention import EngineAttention
-from specmargin.prices.work import Component
+from specmargin.prices.work import ROUTED, Component
 from specmargin.sources import SourceKind
 from specmargin.step import Step
 
@@ -62,4 +62,4 @@ def _kernel_warnings(pricer: Pricer, *, batch: int, depth: int) -> tuple[str, ..
 
 def _matters(component: Component, seconds: float, total: float) -> bool:
     """Routed experts always do: a datasheet price that is far too low looks like a small share."""
-    return component is Component.ROUTED_EXPERTS or seconds > _LARGE_SHARE * total
+    return component in ROUTED or seconds > _LARGE_SHARE * total

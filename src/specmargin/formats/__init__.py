@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from specmargin.errors import CatalogError, nearest_names
-from specmargin.formats import llamacpp, sglang, trtllm, vllm
+from specmargin.formats import llamacpp, mlx, sglang, trtllm, vllm
 from specmargin.formats.base import EngineFormat
 
 ENGINES: dict[str, EngineFormat] = {
-    form.name: form for form in (vllm.FORMAT, sglang.FORMAT, trtllm.FORMAT, llamacpp.FORMAT)
+    form.name: form for form in (vllm.FORMAT, sglang.FORMAT, trtllm.FORMAT, llamacpp.FORMAT, mlx.FORMAT)
 }
-_ALIASES = {"tensorrt-llm": "trtllm", "trt-llm": "trtllm", "tensorrt": "trtllm", "llama.cpp": "llamacpp"}
+_ALIASES = {
+    "tensorrt-llm": "trtllm",
+    "trt-llm": "trtllm",
+    "tensorrt": "trtllm",
+    "llama.cpp": "llamacpp",
+    "mlx-lm": "mlx",
+}
 
 
 def find_engine(name: str) -> EngineFormat:

@@ -16,15 +16,15 @@ from typing import ClassVar
 from specmargin.decisions.schedule import DepthTable, Schedule
 from specmargin.errors import CatalogError
 from specmargin.formats.rules import DepthRule, choose, extended, pays, slots
-from specmargin.hardware.device import Device
+from specmargin.hardware.device import DEFAULT_UTILIZATION, Device
 from specmargin.hardware.layout import Layout
+from specmargin.hardware.offload import Offload
 from specmargin.releases import Release, Releases
 
 SUBSETS = {"throughput_1k": 1024, "throughput_2k": 2048, "throughput_8k": 8192, "throughput_16k": 16_384}
 SUBSETS |= {"throughput_32k": 32_768}
 ROUNDS = 10  # prompts per concurrent request
 LEAST_PROMPTS = 32
-DEFAULT_UTILIZATION = 0.9
 EQUAL_LENGTHS = (
     "The prompts of this benchmark have about equal lengths, and so have outputs that reach the limit, so its requests "
     "may stay in step; plan with a range ratio of 0 to predict that."
@@ -116,6 +116,8 @@ class Launch:
     context: int = 1024  # tokens per sequence
     decode_only: bool = False  # KV of prompts arrives from another instance
     nodes: int = 1
+    offload: Offload | None = None  # routed experts in main memory
+    processor_only: bool = False  # a machine without a GPU
 
     def command(self, program: str, spread: str, memory_option: str, kv_names: Mapping[str, str]) -> str:
         """With the options that vLLM and SGLang call by the same names."""
@@ -189,8 +191,11 @@ class EngineFormat:
     releases: Releases | None = None  # None: it has no numbered releases
     stops_early: bool = False  # a draft may stop at a confidence, --draft-p-min
     decode_refusal: Callable[[Layout], str | None] = lambda _: None  # why it cannot be a decode instance
+    layers_in_turn: bool = False  # several GPUs run one after another, unless it is told to split every tensor (--tp)
     # Why it cannot draft with this kind of drafter in pipeline stages; "" where it can.
     stage_drafts: Callable[[Layout, str], str] = lambda _layout, _kind: ""
+    # Why it cannot draft with this kind of drafter, for a target with or without recurrent layers; "" where it can.
+    cannot_draft: Callable[[str, bool], str] = lambda _kind, _recurrent: ""
     refuses: Callable[[Layout], str | None] = lambda _: None  # why it cannot run a layout, and what it can
 
     def larger_graphs(self, *, positions: float, batch: float) -> str:

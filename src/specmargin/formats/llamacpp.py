@@ -3,8 +3,10 @@
 `--spec-draft-p-min` (alias `--draft-p-min`, default 0) stops a draft at the first token less likely than it: a
 threshold for each token, not for the run so far. That token is dropped, although its pass was run. The value written is
 the one that was priced; if none was, it is the hurdle of the last token at the plan's first batch: below it, that token
-does not pay. (common/arg.cpp and common/speculative.cpp, August 2026; `--draft-max` of earlier versions was removed;
-benchmark: tools/server/bench/speed-bench)
+does not pay. (common/arg.cpp and common/speculative.cpp, b10586 of August and b11434 of October 2026; `--draft-max` of
+earlier versions was removed; benchmark: tools/server/bench/speed-bench)
+
+One depth: requests had `speculative.n_max` once; tools/server/server-schema.cpp leaves these fields out of both builds.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from specmargin.decisions.schedule import Schedule
 from specmargin.formats.base import Benchmark, Command, EngineConfig, EngineFormat, Launch, ScheduleRequest, joined
 from specmargin.formats.rules import DepthRule
 from specmargin.hardware.layout import Layout
+from specmargin.hardware.offload import Offload
 from specmargin.modes import Parallel
 
 _TYPES = {
@@ -27,7 +30,7 @@ _TYPES = {
 }
 
 
-_RULE = DepthRule(one_depth="one depth for all batches: llama.cpp has no other setting")
+_RULE = DepthRule(one_depth="one depth for all batches: llama.cpp has no other setting, per request neither")
 
 
 def express(request: ScheduleRequest, schedule: Schedule) -> EngineConfig:
@@ -53,9 +56,17 @@ def express(request: ScheduleRequest, schedule: Schedule) -> EngineConfig:
 def serve(launch: Launch) -> Command:
     slots = f"-np {launch.sequences} -c {launch.sequences * launch.context}"
     cache = "-ctk q8_0 -ctv q8_0" if launch.kv_cache == "fp8" else ""
-    split = "" if launch.layout.gpus == 1 else "-sm tensor"
+    split = "" if launch.layout.shards == 1 else "-sm tensor"
     model = f"-m {shlex.quote(f'<{launch.model} as GGUF>')}"
-    return Command(text=joined(f"llama-server {model} -ngl all", slots, split, cache, launch.config.text))
+    placed = _placed(launch.offload, processor_only=launch.processor_only)
+    return Command(text=joined(f"llama-server {model}", placed, slots, split, cache, launch.config.text))
+
+
+def _placed(offload: Offload | None, *, processor_only: bool) -> str:
+    """All layers on the GPU, without the experts that are in main memory (common/arg.cpp, -ncmoe)."""
+    if processor_only:
+        return ""
+    return "-ngl all" if offload is None else f"-ngl all --n-cpu-moe {offload.first_layers}"
 
 
 def refuses(layout: Layout) -> str | None:
@@ -79,6 +90,7 @@ FORMAT = EngineFormat(
     check=check,
     metric="avg_pred_t/s",
     stops_early=True,
+    layers_in_turn=True,
     refuses=refuses,
     decode_refusal=lambda _: "llama.cpp has no disaggregated serving",
 )

@@ -39,7 +39,8 @@ def choose(rule: DepthRule, table: DepthTable, batches: tuple[int, ...], min_gai
         deepest = table.speedup_by_batch_depth.shape[1] - 1
         return Chosen(schedule=Schedule.fixed(deepest, last=table.largest), limits=(rule.whole_block,))
     if rule.one_depth is not None:
-        return Chosen(schedule=fixed_schedule(table, batches), limits=(rule.one_depth,))
+        fixed = fixed_schedule(table, batches)
+        return Chosen(schedule=fixed, limits=(rule.one_depth + _lost(table, batches, fixed.max_depth),))
     beyond_ends = table.batches[table.batches > rule.ends[-1]].tolist() if rule.ends else []
     ends = [*rule.ends, *beyond_ends] if rule.ends else None
     best = make_schedule(table, min_gain=min_gain, boundaries=ends)
@@ -69,6 +70,16 @@ def fixed_schedule(table: DepthTable, batches: tuple[int, ...]) -> Schedule:
     candidates = never_loses if never_loses[1:].any() else np.ones_like(never_loses)
     depth = int(np.where(candidates, mean, -np.inf).argmax())
     return Schedule.fixed(depth, last=table.largest)
+
+
+def _lost(table: DepthTable, batches: tuple[int, ...], depth: int) -> str:
+    """Where one depth loses most against the best depth of each batch."""
+    speedup = table.at(batches).speedup_by_batch_depth.copy()
+    speedup[:, 0] = 1.0
+    percent = np.floor(100.0 * (speedup.max(axis=1) / speedup[:, depth] - 1.0) + 0.5).astype(np.int64)
+    worst = int(percent.argmax())
+    lost = f"; the best depth of each batch would be up to {percent[worst]}% faster (batch {batches[worst]})"
+    return lost if percent[worst] > 0 else ""
 
 
 def always_drafting(table: DepthTable) -> DepthTable:

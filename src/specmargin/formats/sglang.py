@@ -23,6 +23,7 @@ from specmargin.errors import ScheduleError
 from specmargin.formats.base import Benchmark, Command, EngineConfig, EngineFormat, Launch, ScheduleRequest, joined
 from specmargin.formats.rules import DepthRule
 from specmargin.hardware.layout import Layout
+from specmargin.hardware.offload import Offload
 from specmargin.releases import Releases, release
 
 _ALGORITHMS = {
@@ -139,10 +140,18 @@ def serve(launch: Launch) -> Command:
     program = "python -m sglang.launch_server --model-path"
     nodes = f"--nnodes {launch.nodes} --node-rank $NODE --dist-init-addr $HEAD:5000" if launch.nodes > 1 else ""
     mode = "--disaggregation-mode decode" if launch.decode_only else ""
-    options = joined(_spread(launch.layout), nodes, mode)
+    options = joined(_spread(launch.layout), nodes, mode, _hosted(launch.offload))
     text = launch.command(program, options, "--mem-fraction-static", {"fp8": "fp8_e4m3"})
     notes = ("on every node: NODE is its number from 0, HEAD the address of node 0",) if nodes else ()
     return Command(text=text, file_name=launch.config.file_name, file_text=launch.config.file_text, notes=notes)
+
+
+def _hosted(offload: Offload | None) -> str:
+    """KTransformers computes experts on the processor (kt-kernel/README.md, KT-Kernel Parameters)."""
+    if offload is None:
+        return ""
+    method = "--kt-method LLAMAFILE --kt-weight-path '<its experts as GGUF>'"
+    return f"{method} --kt-cpuinfer {offload.processor.cores} --kt-num-gpu-experts {offload.gpu_experts}"
 
 
 def _spread(layout: Layout) -> str:

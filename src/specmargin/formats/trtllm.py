@@ -24,7 +24,6 @@ from collections.abc import Iterator
 
 from specmargin.decisions.schedule import Schedule
 from specmargin.formats.base import (
-    DEFAULT_UTILIZATION,
     Benchmark,
     Command,
     EngineConfig,
@@ -34,6 +33,7 @@ from specmargin.formats.base import (
     joined,
 )
 from specmargin.formats.rules import DepthRule
+from specmargin.hardware.device import DEFAULT_UTILIZATION
 from specmargin.hardware.layout import Layout
 from specmargin.releases import Releases, release
 

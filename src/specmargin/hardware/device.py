@@ -10,8 +10,12 @@ from typing import Any
 from specmargin.architecture.precision import Arithmetic
 from specmargin.errors import HardwareError
 from specmargin.files import origin, read_json, read_toml
-from specmargin.hardware.generations import VENDORS, capability_of
+from specmargin.hardware.generations import UNIFIED, VENDORS, capability_of
+from specmargin.hardware.processor import Processor
 from specmargin.sources import Source, datasheet
+
+DEFAULT_UTILIZATION = 0.9
+_SMALL_MAC_BYTES = 36e9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +58,12 @@ class Device:
     source: Source
     architecture: str | None = None  # generation as compilers name it, by which engines choose kernels: sm_90, gfx1151
     multiprocessors: int | None = None  # SMs, compute units or Xe cores
+    processor: Processor | None = None  # where the device is one, without a GPU
+
+    @property
+    def is_unified(self) -> bool:
+        """Whether its memory is main memory."""
+        return (self.architecture or "").startswith(UNIFIED)
 
     @property
     def vendor(self) -> str | None:
@@ -66,6 +76,17 @@ class Device:
     def compute_capability(self) -> int | None:
         """Of an NVIDIA GPU whose generation is known, times ten: 89 for sm_89."""
         return capability_of(self.architecture or "")
+
+    def usable_bytes(self, utilization: float) -> float:
+        """Memory that an engine may use.
+
+        macOS wires at most three quarters of the memory for the GPU by default, two thirds up to 36 GB
+        (`recommendedMaxWorkingSetSize`). A larger `utilization` than the default says that iogpu.wired_limit_mb is
+        raised.
+        """
+        if self.vendor == "apple" and utilization <= DEFAULT_UTILIZATION:
+            utilization = min(utilization, 2.0 / 3.0 if self.memory_bytes <= _SMALL_MAC_BYTES else 0.75)
+        return self.memory_bytes * utilization
 
     def rate(self, arithmetic: Arithmetic) -> float:
         """Operations per second in one format.

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 
-VENDORS = {"sm_": "nvidia", "gfx": "amd", "bmg": "intel", "apple": "apple"}  # by how a generation's name begins
+# By how a generation's name begins.
+VENDORS = {"sm_": "nvidia", "gfx": "amd", "bmg": "intel", "apple": "apple", "cpu": "cpu"}
+UNIFIED = ("apple", "cpu", "gfx1150", "gfx1151", "sm_121")  # their memory is the processor's, too
 
 
 def capability_of(generation: str) -> int | None:

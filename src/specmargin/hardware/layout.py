@@ -19,6 +19,7 @@ class Layout:
     attention_copies: int | None = None  # data-parallel groups of GPUs, each with its own sequences
     expert_split: int | None = None  # GPUs that one expert's matrices are split over
     stages: int = 1  # pipeline stages, each with its share of the layers and of the GPUs
+    in_turn: bool = False  # layers on GPUs that run one after another: as one GPU with all their memory
     redundant_experts: int = 0  # copies of popular experts in each layer, over all expert-parallel ranks
 
     def __post_init__(self) -> None:
@@ -47,6 +48,8 @@ class Layout:
     @property
     def name(self) -> str:
         """`tp`, `ep` or `dp-ep` where that says it all, else with its sizes: `tp2-dp8-ep`."""
+        if self.in_turn:
+            return "layers in turn"
         spread = self.expert_tensor_ranks == 1 and self.stage_gpus > 1
         if self.stages == 1 and (self.data_ranks == 1 or (spread and self.attention_ranks == 1)):
             return str(self.parallel)
@@ -60,7 +63,17 @@ class Layout:
 
     @property
     def stage_gpus(self) -> int:
-        return self.gpus // self.stages
+        return 1 if self.in_turn else self.gpus // self.stages
+
+    @property
+    def memories(self) -> int:
+        """GPUs whose memory counts as one: it holds all weights of what is priced as one GPU."""
+        return self.gpus if self.in_turn else 1
+
+    @property
+    def shards(self) -> int:
+        """Parts of the weights that are read at the same time, or by different batches."""
+        return self.gpus // self.memories
 
     def stage_factor(self, layers: int) -> float:
         """Layers of the longest stage over those of the mean one: every stage waits for it."""

@@ -14,7 +14,7 @@ from specmargin.hardware.layout import Layout
 from specmargin.prices.drafters import DraftTime
 from specmargin.prices.measured import Rates
 from specmargin.prices.model import EngineTime
-from specmargin.prices.work import Work, target_work
+from specmargin.prices.work import Component, Work, target_work
 from specmargin.sources import Source, SourceKind
 from specmargin.step import BoolArray, ExpertLoad, FloatArray, Step
 
@@ -60,7 +60,33 @@ def steps_of(
     distinct = np.array([_distinct(row, counted, model) for row in rows])
     step = Step.uniform(batch=batch, depth=depth, context=context)
     works = target_work(model, step, _load(model, distinct, step.positions), layout=Layout(), kv=model.kv_precision)
+    outputs = np.array([float(row.get("outputs") or 0.0) for row in rows])
+    if outputs.any():
+        works = _without_idle(works, model, step, np.where(outputs > 0.0, outputs, step.positions))
     return Steps(batch=batch, depth=depth, context=context, distinct=distinct, seconds=seconds, works=tuple(works))
+
+
+_AFTER_ATTENTION = (Component.DENSE_FFN, Component.ROUTER, Component.SHARED_EXPERTS, Component.ROUTED_EXPERTS)
+
+
+def _without_idle(works: Sequence[Work], model: Architecture, step: Step, outputs: FloatArray) -> list[Work]:
+    """Steps whose last layer goes on, after its attention, with the positions alone whose logits are wanted."""
+    few = replace(step, run_by_class=np.minimum(step.run_by_class, outputs[..., np.newaxis]))
+    distinct = np.array([_uniform(model, count) for count in outputs]) if model.pools else np.zeros_like(outputs)
+    last = target_work(model, few, _load(model, distinct, outputs), layout=Layout(), kv=model.kv_precision)
+    ends = {
+        component: max(i for i, work in enumerate(works) if work.component is component)
+        for component in {work.component for work in works}
+    }
+    kept = []
+    for index, (work, idle) in enumerate(zip(works, last, strict=True)):
+        if work.component in (Component.LM_HEAD, Component.SAMPLING):
+            kept.append(idle)
+        elif work.component in _AFTER_ATTENTION and index == ends[work.component]:
+            kept += [replace(work, count=work.count - 1), replace(idle, count=1)]
+        else:
+            kept.append(work)
+    return kept
 
 
 def _load(model: Architecture, distinct: FloatArray, positions: FloatArray) -> ExpertLoad:
@@ -78,8 +104,11 @@ def _distinct(row: Mapping[str, Any], counted: Mapping[tuple[int, int, str], flo
     distinct = row["distinct"] or counted.get(key)
     if distinct:
         return float(distinct)
+    return _uniform(model, row["batch"] * (row["depth"] + 1))
+
+
+def _uniform(model: Architecture, positions: float) -> float:
     pool = model.pools[0]
-    positions = row["batch"] * (row["depth"] + 1)
     return float(pool.experts * (1.0 - (1.0 - pool.experts_per_token / pool.experts) ** positions))
 
 

@@ -56,13 +56,19 @@ def price_file(
     rows: Sequence[Row], engines: Mapping[str, Mapping[str, Any]], model: Architecture, *, drafter_method: str = ""
 ) -> Fitted:
     if not rows:
-        raise InputError("nothing was measured yet; run `specmargin measure vllm` again to continue")
-    plain = engines.get("none") or next(iter(engines.values()))
+        raise InputError("nothing was measured yet; run the same command again to continue")
+    plain = engines.get("none") or engines.get("steps") or next(iter(engines.values()))
     graph_limit = max(plain["capture_sizes"], default=0) or None
     mode = _mode(plain["graph_mode"])
     noisy = is_noisy(rows) or not plain["gpu"]  # on a CPU other processes always run
     all_rows, others = rows, [row for row in rows if scheduling_of(row["run"])]
-    rows = usable([row for row in rows if not scheduling_of(row["run"])], model, mode, noisy=noisy)
+    rows = usable(
+        [row for row in rows if not scheduling_of(row["run"])],
+        model,
+        mode,
+        noisy=noisy,
+        interleaved=bool(plain.get("interleaved")),
+    )
     counted = counted_experts(rows)
 
     def steps(chosen: Sequence[Row]) -> Steps:
@@ -74,6 +80,7 @@ def price_file(
     time = _engine_time(fit, rows, steps, layers=model.layers, graph_limit=graph_limit)
     modes = {mode: time} | _piecewise_mode(fit, time, rows, steps, layers=model.layers, mode=mode)
     drafted = [row for row in rows if row["run"] == "drafter" and row["depth"] > 0]
+    drafted = [row if _is_split(row) else _split(row, fit, steps) for row in drafted]
     draft = fit_drafter(drafted, drafter_method or "draft_model") if drafted else None
     modes |= _scheduled_modes(fit, time, [_quietest(row) for row in others] if noisy else others, steps, draft)
     file = PriceFile(
@@ -99,11 +106,16 @@ def is_noisy(rows: Sequence[Row]) -> bool:
 _NOISY = 0.1
 
 
-def usable(rows: Sequence[Row], model: Architecture, mode: str, *, noisy: bool) -> list[Row]:
-    """The rows unchanged; if noisy, their lower quartile, with each group rescaled to the machine's mean speed."""
+def usable(rows: Sequence[Row], model: Architecture, mode: str, *, noisy: bool, interleaved: bool = False) -> list[Row]:
+    """The rows unchanged; if noisy, their lower quartile, with each group rescaled to the machine's mean speed.
+
+    Interleaved points were all timed in turns, so that other work slowed them alike.
+    """
     if not noisy:
         return list(rows)
     quiet = [_quietest(row) for row in rows]
+    if interleaved:
+        return quiet
     base, steps = fitted_rows(quiet, model, mode)
     slowdown_by_group = slowdowns(steps, [_group(row) for row in base])
     return [_rescaled(row, slowdown_by_group.get(_group(row), 1.0)) for row in quiet]
@@ -143,9 +155,20 @@ def _is_base(row: Row, mode: str, counted: Mapping[Any, float], *, routes: bool)
     Without graphs and without a drafter, decoding with speculation off is plain decoding.
     """
     plain_off = row["run"] == "forced" and mode == "none"
-    if row["graph"] != mode or row["run"] == "pieces" or (row["kind"] == "off" and not plain_off):
+    if row["graph"] != mode or row["run"] == "pieces" or not _is_split(row) or (row["kind"] == "off" and not plain_off):
         return False
     return not (routes and row["kind"] == "alike" and (row["batch"], row["depth"], "alike") not in counted)
+
+
+def _is_split(row: Row) -> bool:
+    """Whether the drafter's passes were timed apart from the target's step; llama.cpp's rounds come whole."""
+    return bool(row["kind"] != "drafted" or row["draft_seconds"])
+
+
+def _split(row: Row, fit: Fit, steps: StepsOf) -> Row:
+    """The passes are what the round takes beyond a fitted step of the target."""
+    verified = float(fit.seconds(steps([row]))[0])
+    return {**row, "draft_seconds": max(row["seconds"] - verified, 0.01 * row["seconds"])}
 
 
 StepsOf = Callable[[Sequence[Row]], Steps]
@@ -218,6 +241,8 @@ def _evidence(judgement: Judgement, *, counted: bool, noisy: bool) -> EvidenceFi
 
 
 def _conditions(engine: Mapping[str, Any]) -> dict[str, str]:
+    if "conditions" in engine:
+        return dict(engine["conditions"])
     clocks = engine.get("clocks", "")
     machine = engine["gpu"] or "CPU"
     return {

@@ -8,7 +8,7 @@ from specmargin.decisions.pricer import Pricer
 from specmargin.decisions.scenario import Scenario
 from specmargin.decisions.setting import Setting
 from specmargin.policies.kernel.prices import PriceTable
-from specmargin.prices.work import Component
+from specmargin.prices.work import ROUTED
 from specmargin.step import FloatArray, Step
 
 _MOST_POSITIONS = 16_384  # in the table of several ranks
@@ -94,7 +94,7 @@ def profiled_seconds(pricer: Pricer, *, max_batch: int, max_depth: int) -> Float
     positions = np.arange(1.0, max_batch * (max_depth + 1) + 1.0)
     requests = np.minimum(positions, max_batch)
     price = pricer.verify(Step.uniform(batch=requests, depth=positions / requests - 1.0, context=_PROFILED_CONTEXT))
-    experts = [line.seconds for line in price.components if line.component is Component.ROUTED_EXPERTS]
+    experts = [line.seconds for line in price.components if line.component in ROUTED]
     seconds = np.asarray(price.total_seconds - np.sum(experts, axis=0) if experts else price.total_seconds)
     return np.concatenate([[0.0], np.maximum.accumulate(seconds)])
 
@@ -114,7 +114,5 @@ def effective_positions(scenario: Scenario, depth: FloatArray) -> FloatArray:
 def expert_seconds(pricer: Pricer, positions: FloatArray) -> FloatArray:
     """Seconds of the routed experts, by number of independent positions."""
     step = Step.uniform(batch=np.maximum(positions, 1.0), depth=0, context=pricer.scenario.context)
-    for line in pricer.verify(step).components:
-        if line.component is Component.ROUTED_EXPERTS:
-            return np.asarray(line.seconds * np.minimum(positions, 1.0))
-    return np.zeros_like(positions)
+    lines = [line.seconds for line in pricer.verify(step).components if line.component in ROUTED]
+    return np.asarray(np.sum(lines, axis=0) * np.minimum(positions, 1.0)) if lines else np.zeros_like(positions)

@@ -199,6 +199,11 @@ _GGML_METAL = AttentionKernel(
     queries=Queries.PER_QUERY,
     origin="llama.cpp, ggml-metal-ops.cpp, ggml_metal_op_flash_attn_ext_use_vec: below 20 queries, one per threadgroup",
 )
+_MLX = AttentionKernel(
+    name="MLX vector attention",
+    queries=Queries.PER_QUERY,
+    origin="MLX 0.32, scaled_dot_product_attention.cpp: up to 8 queries, one per threadgroup",
+)
 _GGML_CUDA = AttentionKernel(
     name="CUDA flash attention", queries=Queries.ONCE, origin="llama.cpp, fattn-common.cuh: blocks in parallel over KV"
 )
@@ -282,6 +287,8 @@ def _dense(
             return _ONCE
         case "llamacpp":
             return _GGML_METAL if generation.startswith("apple") else _GGML_CUDA
+        case "mlx":
+            return _MLX
         case _:
             return UNKNOWN
 

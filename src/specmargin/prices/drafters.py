@@ -134,8 +134,11 @@ class DraftPricing:
             block = np.full(batch.shape, runs.block - 1.0)
             return self._with_engine_time(self._pass(runs, batch, block, context), np.ones(batch.shape))
         catch_up = depth if self.scope.draft_catch_up else np.zeros(batch.shape)
-        first = self._pass(runs, batch, catch_up, context)
         later = self._pass(runs, batch, np.zeros(batch.shape), context)
+        if self.engine_time.catches_up_alone:
+            reading = self._pass(runs, batch, catch_up, context, logits=False)
+            return self._with_engine_time(_add_passes(reading, later, depth), depth)
+        first = self._pass(runs, batch, catch_up, context)
         return self._with_engine_time(_add_passes(first, later, depth - 1.0), depth)
 
     def _with_engine_time(self, kernels: StepPrice, passes: FloatArray) -> StepPrice:
@@ -151,16 +154,24 @@ class DraftPricing:
     ) -> FloatArray:
         """The first pass catches up over the run just verified; the others add one position each."""
         first_run = depth if self.scope.draft_catch_up else np.zeros_like(depth)
-        first = self._pass(runs, batch, first_run, context).total_seconds
+        alone = self.engine_time.catches_up_alone
+        first = self._pass(runs, batch, first_run, context, logits=not alone).total_seconds
         later = self._pass(runs, batch, np.zeros(batch.shape), context).total_seconds
-        passes = first + np.maximum(depth - 1.0, 0.0) * later
+        passes = first + np.maximum(depth - (0.0 if alone else 1.0), 0.0) * later
         return np.where(depth > 0, passes + self.engine_time.draft_seconds(depth), 0.0)
 
     def _pass(
-        self, runs: DraftHead | Architecture, batch: FloatArray, depth: FloatArray, context: FloatArray
+        self,
+        runs: DraftHead | Architecture,
+        batch: FloatArray,
+        depth: FloatArray,
+        context: FloatArray,
+        *,
+        logits: bool = True,
     ) -> StepPrice:
         step = Step.uniform(batch=batch, depth=depth, context=context)
         works, counts = self._works(runs, step)
+        works = works if logits else [work for work in works if work.component not in _LOGITS]
         engine = EngineTime(layer_seconds=self.engine_time.layer_seconds, source=self.engine_time.source)
         return ledger(self.model, works, step=step, engine=engine, counts=counts)
 
@@ -232,15 +243,24 @@ def drafter_sequence_bytes(
             assert_never(drafter.runs)
 
 
+_LOGITS = (Component.LM_HEAD, Component.SAMPLING)
+
+
 def _layout_for(layout: Layout, model: Architecture) -> Layout:
     """A draft model whose heads do not divide over the GPUs is replicated on each of them."""
     return layout if model.attention_heads % layout.attention_ranks == 0 else Layout(gpus=1)
 
 
 def _add_passes(first: StepPrice, later: StepPrice, times: FloatArray) -> StepPrice:
-    """One first pass and `times` later ones, component by component."""
-    by_component = {line.component: line for line in later.components}
-    return StepPrice(components=tuple(line.plus(by_component[line.component], times) for line in first.components))
+    """One first pass and `times` later ones, component by component; each may lack some of the other's."""
+    here = {line.component: line for line in first.components}
+    nothing = np.zeros(())
+    lines = []
+    for line in later.components:
+        one = here.get(line.component)
+        lines.append(line.plus(line, times - 1.0) if one is None else one.plus(line, times))
+    own = [line.plus(line, nothing) for line in first.components if line.component not in {e.component for e in lines}]
+    return StepPrice(components=(*lines, *own))
 
 
 def round_seconds(drafter: Drafter, verify: FloatArray, draft: FloatArray) -> FloatArray:

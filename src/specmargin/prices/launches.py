@@ -33,6 +33,11 @@ _RECURRENT = 43
 # copies of the keys and one of the output.
 _LATENT = 7
 _LATENT_MIXED = 5  # a step with both runs both kernels: the four of the other, and its attention
+# Activations are quantised before a product in FP8. Compiled code does so in the norm or activation before it, but not
+# for attention's output; MLA's up-projection of prompts and both products of the experts, shared ones too, run inside
+# operations that are not compiled (layers/attention/mla_attention.py, layers/fused_moe/experts/triton_moe.py). Counted
+# so, GLM-4.7-Flash in FP8 and Qwen3-30B-A3B in bf16 show the same host (docs/results/served.md).
+_FP8_OUTPUT, _FP8_LATENT, _FP8_EXPERTS, _FP8_SHARED = 1, 1, 2, 2
 
 _PIECE = 5  # a piece's graph; then, from Python, the cache write and the attention
 _LATENT_PIECE = 4  # of the seven, those inside the attention operation
@@ -61,8 +66,14 @@ def launches(graph: Graph, counts: LayerCounts, *, mixed: bool = False) -> float
             return float(attention + latent_mixed + _RECURRENT_PIECE * counts.recurrent_layers)
         case Graph.COMPILED:
             layers = _LAYER * counts.layers + _EXPERTS * counts.moe_layers + _RECURRENT * counts.recurrent_layers
-            return float(layers + _LATENT * counts.latent_layers + latent_mixed + counts.all_reduces)
+            latent = _LATENT * counts.latent_layers + latent_mixed
+            return float(layers + latent + _quantizing(counts) + counts.all_reduces)
         case Graph.EAGER:
             return _EAGER * launches(Graph.COMPILED, counts, mixed=mixed)
         case _:
             assert_never(graph)
+
+
+def _quantizing(counts: LayerCounts) -> int:
+    attention = _FP8_OUTPUT * counts.fp8_attention_layers + _FP8_LATENT * counts.fp8_latent_layers
+    return attention + _FP8_EXPERTS * counts.fp8_moe_layers + _FP8_SHARED * counts.fp8_shared_layers

@@ -1,4 +1,4 @@
-"""The price file that `specmargin measure vllm` writes."""
+"""The price file that `specmargin measure vllm` and `specmargin measure llamacpp` write."""
 
 from __future__ import annotations
 
@@ -86,6 +86,7 @@ class RowFields(StrictModel):
     steps: PositiveInt
     graph: str
     distinct: NonNegativeFloat | None
+    outputs: PositiveInt | None = None  # positions whose logits were wanted; None: all
 
 
 class PriceFile(StrictModel):
@@ -106,7 +107,9 @@ def read_price_file(path: Path) -> PriceFile:
     try:
         return PriceFile.model_validate_json(read_text(path, CatalogError))
     except ValueError as error:
-        raise CatalogError(f"{path}: {first_complaint(error)}; `specmargin measure vllm` writes such files") from None
+        raise CatalogError(
+            f"{path}: {first_complaint(error)}; `specmargin measure vllm` and `measure llamacpp` write such files"
+        ) from None
 
 
 def as_text(file: PriceFile) -> str:

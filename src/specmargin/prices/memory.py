@@ -12,6 +12,7 @@ from specmargin.architecture.types import Architecture, Layer, LayerGroup, total
 from specmargin.errors import ParallelismError
 from specmargin.hardware.device import Device
 from specmargin.hardware.layout import Layout
+from specmargin.hardware.offload import Offload, hosted_bytes
 from specmargin.prices.attention import held_bytes
 from specmargin.step import ArrayLike, FloatArray
 
@@ -25,6 +26,8 @@ class MemoryBudget:
     usable_bytes: float
     weight_bytes: float
     drafter_bytes: float
+    host_bytes: float = 0.0  # in main memory
+    host_usable_bytes: float = 0.0
 
     @property
     def free_bytes(self) -> float:
@@ -44,7 +47,7 @@ def stack_weight_bytes(groups: Iterable[LayerGroup], layout: Layout) -> float:
     return sum(group.count * layer_weight_bytes(group.layer, layout) for group in groups)
 
 
-def weight_bytes(architecture: Architecture, layout: Layout) -> float:
+def weight_bytes(architecture: Architecture, layout: Layout, offload: Offload | None = None) -> float:
     """The target's weights on one GPU; the embedding is split like the LM head, and held once where they are tied.
 
     Of several stages on the one that holds most: layers of the longest one, and the LM head or the embedding.
@@ -52,6 +55,8 @@ def weight_bytes(architecture: Architecture, layout: Layout) -> float:
     head = architecture.lm_head.read_bytes(layout.attention_ranks)
     embedding = 0.0 if architecture.tied_embedding else architecture.embedding.read_bytes() / layout.attention_ranks
     stack = stack_weight_bytes(architecture.groups, layout)
+    if offload is not None:  # whose layouts have no stages, and split every expert
+        stack -= offload.hosted_bytes(architecture) / layout.shards
     if layout.stages == 1:
         return stack + head + embedding
     return stack * layout.stage_factor(architecture.layers) / layout.stages + max(head, embedding)
@@ -71,6 +76,16 @@ def sequence_bytes(
     return total
 
 
+def fewest_offloaded(architecture: Architecture, layout: Layout, usable_bytes: float) -> int | None:
+    """The model's first layers whose experts must be in main memory, so that the other weights fit on each GPU; None
+    where that is not enough."""
+    whole = weight_bytes(architecture, layout)
+    for moe_layers, first_layers in enumerate((0, *(index + 1 for index in architecture.expert_layers))):
+        if whole - hosted_bytes(architecture, moe_layers) / layout.shards < usable_bytes:
+            return first_layers
+    return None
+
+
 def budget(
     architecture: Architecture,
     device: Device,
@@ -79,24 +94,29 @@ def budget(
     drafter_bytes: float,
     utilization: float,
     drafter: str = "the drafter",
+    offload: Offload | None = None,
+    advice: str = "",
 ) -> MemoryBudget:
-    """Refuse a model whose weights alone do not fit, and suggest how many GPUs are enough."""
+    """Refuse a model whose weights alone do not fit, and suggest how many GPUs are enough; or `advice`, if any."""
     memory = MemoryBudget(
-        usable_bytes=device.memory_bytes * utilization,
-        weight_bytes=weight_bytes(architecture, layout),
+        usable_bytes=device.usable_bytes(utilization) * layout.memories,
+        weight_bytes=weight_bytes(architecture, layout, offload),
         drafter_bytes=drafter_bytes,
+        host_bytes=0.0 if offload is None else offload.hosted_bytes(architecture),
+        host_usable_bytes=0.0 if offload is None else offload.usable_bytes,
     )
     if memory.free_bytes <= 0:
         need = memory.weight_bytes + memory.drafter_bytes
         drafter_only = memory.weight_bytes < memory.usable_bytes
-        least = memory.weight_bytes if drafter_only else _SMALLEST * architecture.parameters / layout.gpus
-        target, advice = architecture.name, _advice(layout, device, need, least, memory.usable_bytes)
+        least = memory.weight_bytes if drafter_only else _SMALLEST * architecture.parameters / layout.shards
+        target, advice = architecture.name, advice or _advice(layout, device, need, least, memory.usable_bytes)
         if drafter_only:
             target, advice = f"{drafter} beside {target}", advice.replace("--weights", "--draft-weights")
-        each = f" on each of {layout.gpus} GPUs" if layout.gpus > 1 else ""
+        each = f" on each of {layout.gpus} GPUs" if layout.shards > 1 else ""
+        together = f"{layout.gpus} × {device.title} have" if layout.memories > 1 else f"one {device.title} has"
         raise ParallelismError(
             f"{target} does not fit: weights need {need / 1e9:.0f} GB{each}; "
-            f"one {device.title} has {memory.usable_bytes / 1e9:.0f} GB to use; {advice}"
+            f"{together} {memory.usable_bytes / 1e9:.0f} GB to use; {advice}"
         )
     return memory
 

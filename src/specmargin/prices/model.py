@@ -133,6 +133,7 @@ class EngineTime:
     off_floor_layer_seconds: float = 0.0
     plain_ahead: bool = False  # steps without speculation are scheduled while the one before runs
     rounds_ahead: bool = False  # those with it
+    catches_up_alone: bool = False  # the drafter reads the run just verified in a pass of its own, without logits
     launch_source: Source | None = None  # of the time per launch; None: that of the other times
     source: Source = assumed("no engine time: kernels alone")  # noqa: RUF009
 

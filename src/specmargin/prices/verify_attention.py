@@ -123,7 +123,7 @@ def has_other_kernels(engine: str, device: Device) -> bool:
     capability = device.compute_capability
     if engine in ("vllm", "sglang"):
         return capability is None or capability // 10 not in (9, 10)
-    return engine == "llamacpp" and (device.architecture or "").startswith("apple")
+    return engine == "mlx" or (engine == "llamacpp" and (device.architecture or "").startswith("apple"))
 
 
 _ATTENTION = (GroupedAttention, LatentAttention, CompressedAttention, LinearAttention)

@@ -20,10 +20,12 @@ from specmargin.architecture.types import (
     total_bytes,
 )
 from specmargin.hardware.layout import Layout
+from specmargin.hardware.offload import Offload
 from specmargin.prices.attention import traffic
-from specmargin.step import ExpertLoad, FloatArray, Step
+from specmargin.step import ExpertLoad, FloatArray, GroupLoad, Step
 
 ACTIVATION_BYTES = 2.0  # activations are bf16
+_HOST_ACTIVATION_BYTES = 4.0  # llama.cpp's are fp32 between GPU and processor
 _LOGIT_BYTES = 4.0  # a bf16 logit, written by the LM head and read by the sampler
 
 
@@ -34,6 +36,8 @@ class Component(StrEnum):
     ATTENTION = "attention"
     ROUTER = "router"
     ROUTED_EXPERTS = "routed experts"
+    HOST_EXPERTS = "experts on cpu"
+    HOST_LINK = "link to cpu"
     SHARED_EXPERTS = "shared experts"
     DENSE_FFN = "dense ffn"
     LM_HEAD = "lm head"
@@ -42,6 +46,10 @@ class Component(StrEnum):
     LAYERS = "layer fixed time"
     ENGINE = "engine"
     LAUNCHES = "launches"
+
+
+#: Experts that a router chose, wherever they are computed.
+ROUTED = (Component.ROUTED_EXPERTS, Component.HOST_EXPERTS)
 
 
 class CollectiveKind(StrEnum):
@@ -125,6 +133,7 @@ def stack_work(
     hidden: int,
     scope: Scope = EVERYTHING,
     local: Step | None = None,
+    offload: Offload | None = None,
 ) -> list[Work]:
     """All layers: projections, attention, router, experts, dense parts, and the collectives between them.
 
@@ -133,6 +142,7 @@ def stack_work(
     local = step.divided(layout.sequence_ranks) if local is None else local
     works: list[Work] = []
     expert_index = 0
+    hosted = _hosted_layers(groups, offload)
     for group in groups:
         layer = group.layer
         projections = _matrix_works(Component.ATTENTION_PROJECTIONS, group.count, layer.projections, local, layout)
@@ -144,12 +154,38 @@ def stack_work(
             works += _joined((*projections, attention), module)
         works += _matrix_works(Component.DENSE_FFN, group.count, layer.dense, local, layout)
         if layer.experts is not None:
-            distinct, pairs = experts.distinct_by_group[expert_index], experts.pairs_by_group[expert_index]
-            expert_index += 1
             works += _matrix_works(Component.ROUTER, group.count, layer.experts.router, local, layout)
             works += _matrix_works(Component.SHARED_EXPERTS, group.count, layer.experts.always_on, local, layout)
-            works.append(expert_work(layer.experts, group.count, step, distinct, pairs, layout=layout))
+            on_host, load = hosted[expert_index], experts.of_group(expert_index)
+            expert_index += 1
+            if on_host < group.count:
+                on_gpu = group.count - on_host
+                works.append(expert_work(layer.experts, on_gpu, step, load.distinct, load.pairs, layout=layout))
+            if on_host:
+                works += _hosted_works(layer.experts, on_host, step, load, layout=layout, hidden=hidden)
     return works + _collectives(groups, local, layout, hidden)
+
+
+def _hosted_layers(groups: Sequence[LayerGroup], offload: Offload | None) -> tuple[int, ...]:
+    routed = tuple((group, group.layer.experts) for group in groups if group.layer.experts is not None)
+    return (0,) * len(routed) if offload is None else offload.split(routed)
+
+
+def _hosted_works(
+    block: ExpertBlock, count: int, step: Step, load: GroupLoad, *, layout: Layout, hidden: int
+) -> list[Work]:
+    """Layers whose experts are in main memory: those that the GPU keeps, the others, and what goes over the link.
+
+    Over it go the activations of every position, and back the result of each of its experts there.
+    """
+    works, distinct, pairs = [], load.distinct, load.pairs
+    if load.kept_distinct is not None and load.kept_pairs is not None:
+        works.append(expert_work(block, count, step, load.kept_distinct, load.kept_pairs, layout=layout))
+        distinct, pairs = distinct - load.kept_distinct, pairs - load.kept_pairs
+    there = expert_work(block, count, step, distinct, pairs, layout=Layout())
+    message = (step.positions + pairs) * hidden * _HOST_ACTIVATION_BYTES
+    link = Work(component=Component.HOST_LINK, count=count, bytes=message, positions=step.positions)
+    return [*works, replace(there, component=Component.HOST_EXPERTS), link]
 
 
 def target_work(
@@ -161,6 +197,7 @@ def target_work(
     kv: Precision,
     scope: Scope = EVERYTHING,
     local: Step | None = None,
+    offload: Offload | None = None,
 ) -> list[Work]:
     """A whole step of the target: layers, then LM head and sampling over every position whose logits are needed."""
     local = step.divided(layout.sequence_ranks) if local is None else local
@@ -173,6 +210,7 @@ def target_work(
         hidden=architecture.hidden,
         scope=scope,
         local=local,
+        offload=offload,
     )
     return layers + head_work(architecture.lm_head, local.wanted_positions, layout, scope)
 

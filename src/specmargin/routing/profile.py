@@ -15,6 +15,7 @@ from specmargin.errors import RoutingError
 from specmargin.modes import Placement
 from specmargin.routing import coverage
 from specmargin.routing.curves import CurveRouting
+from specmargin.routing.kept import kept_shares
 from specmargin.routing.local import LocalRouting
 from specmargin.routing.placement import PlacedRouting
 from specmargin.sources import Source, assumed
@@ -112,14 +113,20 @@ def check_model(profile: LocalRouting, architecture: Architecture) -> None:
 
 
 def expert_counter(
-    profile: RoutingProfile, ranks: int = 1, placement: Placement = Placement.CONTIGUOUS, redundant: int = 0
+    profile: RoutingProfile,
+    ranks: int = 1,
+    placement: Placement = Placement.CONTIGUOUS,
+    redundant: int = 0,
+    kept: int = 0,
 ) -> ExpertCounter:
     """Count the experts of a step on the busiest of `ranks` expert-parallel ranks, copies of `redundant` among them.
 
     Where a profile identifies the experts, they are placed on ranks by `placement`; where it does not, placement is
-    random and the touched experts are a random subset.
+    random and the touched experts are a random subset. `kept`: the most popular experts per layer, which a GPU keeps
+    while the others are in main memory.
     """
     placed: dict[ExpertPool, PlacedRouting] = {}
+    share_kept = kept_shares(profile.local, kept)
 
     def spread(pool: ExpertPool, step: Step) -> tuple[FloatArray, FloatArray]:
         mean = profile.mean(pool, step)
@@ -143,22 +150,27 @@ def expert_counter(
 
     def count(pools: tuple[ExpertPool, ...], step: Step) -> ExpertLoad:
         by_pool = {pool: load(pool, step) for pool in dict.fromkeys(pools)}  # most models have one pool for all layers
+        shares = {pool: share_kept(pool, step) for pool in by_pool} if kept else {}
         return ExpertLoad(
             distinct_by_group=tuple(by_pool[pool][0] for pool in pools),
             pairs_by_group=tuple(by_pool[pool][1] for pool in pools),
+            kept_distinct_by_group=tuple(by_pool[pool][0] * shares[pool][0] for pool in pools if kept),
+            kept_pairs_by_group=tuple(by_pool[pool][1] * shares[pool][1] for pool in pools if kept),
         )
 
     return count
 
 
-def shared_counter(profile: RoutingProfile, ranks: int, placement: Placement, redundant: int = 0) -> ExpertCounter:
+def shared_counter(
+    profile: RoutingProfile, ranks: int, placement: Placement, redundant: int = 0, kept: int = 0
+) -> ExpertCounter:
     """`expert_counter` with a cache of recent steps, shared by all scenarios of one profile: other drafters, engines,
     prices and models with the same experts are counted once."""
     with _lock:
         return _counters.get(
-            (id(profile), ranks, placement, redundant),
+            (id(profile), ranks, placement, redundant, kept),
             profile,
-            lambda: remembering(expert_counter(profile, ranks, placement, redundant)),
+            lambda: remembering(expert_counter(profile, ranks, placement, redundant, kept)),
         )
 
 

@@ -24,7 +24,7 @@ from specmargin.errors import MissingExtraError, ParallelismError, ScenarioError
 from specmargin.formats import find_engine
 from specmargin.prices.accuracy import PriceErrors
 from specmargin.step import FloatArray
-from specmargin.validation.points_schema import Point
+from specmargin.validation.points_schema import PlainPoint, Point, Setup
 from specmargin.validation.whole_requests import Loop, closed_loop, load_of
 
 ALL = "all rows"
@@ -33,6 +33,8 @@ _LONG_CONTEXT = 8192
 _MOSTLY = 0.5  # share of the time from which on prompts, not decoding, decide a row
 
 # --- predictions ---
+
+Pricers = dict[tuple[Any, ...], Pricer]  # by what was asked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +45,7 @@ class PredictedPoint:
     round_speedup: float  # of a round and its prompts, one after another
     datasheet_speedup: float  # a baseline: the bare datasheet, no engine time, the scaled curves of one model
     loop: Loop | None  # whole requests in a closed loop; None: decoding alone, or lengths unknown
+    datasheet_seconds: float = math.nan  # as `no_spec_seconds`, of that baseline
     #: What is uncertain about its components and its routing: logarithms of factors on the speed-up, below and above.
     doubt: tuple[float, float] = (0.0, 0.0)
 
@@ -91,7 +94,7 @@ class SpeedupReport:
 def predict(points: Sequence[Point], folder: Path, advance: Callable[[int], object] = int) -> SpeedupReport:
     """Every point that can be asked. Models and GPUs are names, or paths relative to `folder`."""
     predicted, refused = [], {}
-    pricers: dict[tuple[Any, ...], Pricer] = {}
+    pricers: Pricers = {}
     for point in points:
         try:
             predicted.append(_predict_point(point, folder, pricers))
@@ -103,16 +106,18 @@ def predict(points: Sequence[Point], folder: Path, advance: Callable[[int], obje
     return SpeedupReport(predicted=tuple(predicted), refused=refused)
 
 
-def _predict_point(point: Point, folder: Path, pricers: dict[tuple[Any, ...], Pricer]) -> PredictedPoint:
+def _predict_point(point: Point, folder: Path, pricers: Pricers) -> PredictedPoint:
     point.tokens_per_round  # noqa: B018 (refuses a row without one before anything is priced)
-    pricer = _pricer(point, folder, pricers, prices=None)
+    pricer = pricer_of(point, folder, pricers, prices=None)
     no_spec_seconds, speedup = _round(pricer, point)
+    datasheet_seconds, datasheet_speedup = _round(pricer_of(point, folder, pricers, prices="datasheet"), point)
     return PredictedPoint(
         point=point,
         pricer=pricer,
         no_spec_seconds=no_spec_seconds,
         round_speedup=speedup,
-        datasheet_speedup=_round(_pricer(point, folder, pricers, prices="datasheet"), point)[1],
+        datasheet_speedup=datasheet_speedup,
+        datasheet_seconds=datasheet_seconds,
         loop=_loop(pricer, point) if point.of_whole_requests else None,
         doubt=_doubt(pricer, point),
     )
@@ -145,25 +150,16 @@ def _round(pricer: Pricer, point: Point) -> tuple[float, float]:
     return plain, plain / spec
 
 
-def _pricer(point: Point, folder: Path, pricers: dict[tuple[Any, ...], Pricer], *, prices: str | None) -> Pricer:
-    drafter, colon, detail = point.drafter.partition(":")
-    asked: dict[str, Any] = {
-        "model": _local(point.model, folder),
-        "gpu": _local(point.gpu, folder),
-        "gpus": point.gpus,
-        "parallel": point.parallel,
-        "engine": point.engine,
-        "drafter": f"{drafter}{colon}{_local(detail, folder) if detail else ''}",
-        "context": round(point.context),
+def pricer_of(point: Point | PlainPoint, folder: Path, pricers: Pricers, *, prices: str | None) -> Pricer:
+    """`prices`: the option; None: what a plan would take."""
+    asked = {
+        **_asked_setup(point, folder),
+        **(_asked_drafts(point, folder) if isinstance(point, Point) else {"drafter": "ngram"}),
         "acceptance": "0",  # the row has its own accept length
-        "weights": point.weights,
-        "kv_cache": point.kv_cache,
-        "draft_weights": point.draft_weights,
-        "draft_vocabulary": point.draft_vocabulary,
         "prices": prices,
         "engine_time": point.named_engine_time if prices is None else None,
     }
-    key = tuple(asked.values())
+    key = tuple(asked.items())
     if key not in pricers:
         given = {name: value for name, value in asked.items() if value is not None}
         scenario = scenario_of(read_request(ScenarioRequest, given))[1]
@@ -173,6 +169,30 @@ def _pricer(point: Point, folder: Path, pricers: dict[tuple[Any, ...], Pricer], 
             scenario = replace(scenario, routing=find_routing(SCALED, scenario.architecture))
         pricers[key] = Pricer(scenario)
     return pricers[key]
+
+
+def _asked_setup(point: Setup, folder: Path) -> dict[str, Any]:
+    return {
+        "model": _local(point.model, folder),
+        "gpu": _local(point.gpu, folder),
+        "gpus": point.gpus,
+        "parallel": point.parallel,
+        "engine": point.engine,
+        "context": round(point.context),
+        "weights": point.weights,
+        "kv_cache": point.kv_cache,
+        **point.placement,
+        **({} if point.cpu is None else {"cpu": _local(point.cpu, folder)}),
+    }
+
+
+def _asked_drafts(point: Point, folder: Path) -> dict[str, Any]:
+    drafter, colon, detail = point.drafter.partition(":")
+    return {
+        "drafter": f"{drafter}{colon}{_local(detail, folder) if detail else ''}",
+        "draft_weights": point.draft_weights,
+        "draft_vocabulary": point.draft_vocabulary,
+    }
 
 
 def _local(name: str, folder: Path) -> str:

@@ -19,6 +19,7 @@ from pydantic import Field, model_validator
 
 from specmargin.answers.answer import Answer
 from specmargin.answers.blocks import GAP, Block, Line, Table, bold, dim, right, sourced
+from specmargin.answers.numbers_schema import listed
 from specmargin.answers.outputs_schema import ChartOutputs
 from specmargin.answers.request_schema import (
     FULL_DRAFTS,
@@ -28,7 +29,6 @@ from specmargin.answers.request_schema import (
     QUESTION,
     BatchField,
     ScenarioRequest,
-    listed,
 )
 from specmargin.answers.verb import verb
 from specmargin.errors import ScenarioError

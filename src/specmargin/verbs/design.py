@@ -22,8 +22,9 @@ from pydantic import BeforeValidator, Field
 
 from specmargin.answers.answer import Answer
 from specmargin.answers.blocks import GAP, Block, Line, Table, bold, dim, left, right, sourced
+from specmargin.answers.numbers_schema import listed, parse_shares
 from specmargin.answers.outputs_schema import ChartOutputs
-from specmargin.answers.request_schema import QUESTION, DepthField, ScenarioRequest, listed, parse_shares
+from specmargin.answers.request_schema import QUESTION, DepthField, ScenarioRequest
 from specmargin.answers.verb import Progress, silent, tracked, verb
 from specmargin.limits import MAX_BATCH
 from specmargin.modes import Hold

@@ -41,7 +41,7 @@ class SiteRequest(Request):
     out: Annotated[Path, Field(description="Folder of the site; created if it does not exist."), Shown(argument=True)]
     models: Annotated[str, Field(description="Bundled models, or all."), _COVERS.as_("LIST", "five")] = _MODELS
     gpus: Annotated[str, Field(description="Bundled GPUs, or all."), _COVERS] = "h100,h200,b200"
-    engines: Annotated[str, Field(description="vllm, sglang, trtllm, llamacpp, or all."), _COVERS] = (
+    engines: Annotated[str, Field(description="vllm, sglang, trtllm, llamacpp, mlx, or all."), _COVERS] = (
         "vllm,sglang,trtllm"
     )
     drafters: Annotated[

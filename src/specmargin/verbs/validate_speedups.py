@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from specmargin.show.figures.figure import Chart
     from specmargin.validation.calls import Call, GroupLine, Judged
     from specmargin.validation.speedups import PredictedPoint, SpeedupLine, SpeedupReport
+    from specmargin.validation.token_speeds import SpeedError
 
 _SHOWN_ROWS = 20
 _SHOWN_REASONS = 3
@@ -96,6 +97,13 @@ class SpeedupsAnswer(Answer[SpeedupsRequest]):
         ours = next(line for line in self.lines if line.group == "all rows")
         return f"{ours.rows} rows: median error {ours.median_error:.1%}, bias {ours.bias:+.1%}"
 
+    @property
+    def token_errors(self) -> dict[str, SpeedError]:
+        """Of tokens per second, plain and with speculation, where rows have them; those judged apart are not in it."""
+        from specmargin.validation.token_speeds import errors_by_kind, speeds_of
+
+        return errors_by_kind(speeds_of(self.report.predicted))
+
     def table(self) -> list[dict[str, Any]]:
         """One row per measurement that could be predicted; those that are judged apart at the end."""
         from specmargin.validation.calls import called
@@ -138,6 +146,7 @@ class SpeedupsAnswer(Answer[SpeedupsRequest]):
                 if judged is not None
                 for row, call in judged.losses
             ],
+            "tokens_per_second": {what: asdict(error) for what, error in self.token_errors.items()},
             "source_median_error": source_median(self.report),
             "range_coverage": float(self.judged.ranges.inside.mean()),
             "range_coverage_left_out": None if left_out is None else float(left_out.inside.mean()),
@@ -148,6 +157,7 @@ class SpeedupsAnswer(Answer[SpeedupsRequest]):
         yield _everything(self.lines)
         yield GAP
         yield from _by_group(self.judged.groups, self.apart)
+        yield from _token_speeds(self.token_errors)
         yield _loops(self.report)
         yield from _losses([*self.judged.losses, *(self.apart.losses if self.apart else ())])
         for reason, ids in self.report.refused_by_reason.items():
@@ -231,6 +241,14 @@ def group_cells(line: GroupLine) -> list[str]:
         f"{line.range_coverage:.0%}",
         f"{calls.losses_called} of {calls.losses}" if calls.losses else "",
     ]
+
+
+def _token_speeds(errors: dict[str, SpeedError]) -> Iterator[Line]:
+    for what, error in errors.items():
+        yield dim(
+            f"tokens per second, {what}, of {error.rows} rows at batch 1: median error {error.median_error:.1%}, bias "
+            f"{error.bias:+.1%} (datasheet {error.datasheet_median_error:.1%})"
+        )
 
 
 def _loops(report: SpeedupReport) -> Line:

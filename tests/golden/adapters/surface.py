@@ -117,6 +117,14 @@ def _measure_vllm(folder: Path) -> Any:
         )
 
 
+def _measure_llamacpp(folder: Path) -> Any:
+    file = ROOT / "lab/data/measurements/llamacpp-cpu/q8_0.json"
+    engine = {"record": "engine", "run": "steps", "graph_mode": "none", "capture_sizes": [], "gpu": ""}
+    config = str(file.with_name("config.json"))
+    with patch("specmargin.measure.fit._RESAMPLES", 3):
+        return _measured(folder, "llamacpp", config, file, head=lambda said: {**engine, "conditions": said})
+
+
 def _doctor(folder: Path) -> Any:
     """Of a broken drafter, so that there are findings."""
     log = folder / "vllm.log"
@@ -190,6 +198,7 @@ VERB_OUTPUTS: dict[str, Callable[[Path], Any]] = {
     "doctor": _doctor,
     "measure vllm": _measure_vllm,
     "measure gpu": _measure_gpu,
+    "measure llamacpp": _measure_llamacpp,
     "validate PRICES PRICES": _of("validate", "vllm-0.26-h200-qwen3-4b", "laws"),
     "live-check": lambda folder: _answered("live-check", "--path", str(unpacked(folder))),
     "models": _of("models"),

@@ -135,7 +135,6 @@ class LayerBuilder:
         width: int | None = None,
     ) -> tuple[Matrix, ...]:
         """One routed expert. `width` is its input size where that is not the hidden size (a latent MoE)."""
-        precision = self.scheme.of_experts(f"{self.prefix}.{name}")
         size = width or self.hidden
 
         def matrix(part: str, inputs: int, outputs: int, split: Split) -> Matrix:
@@ -143,7 +142,7 @@ class LayerBuilder:
                 name=f"{name}.{part}",
                 inputs=inputs,
                 outputs=outputs,
-                precision=precision,
+                precision=self.scheme.of_expert_part(f"{self.prefix}.{name}", part),
                 split=split,
                 split_units=intermediate,
                 biased=biased,
@@ -269,12 +268,14 @@ def decoder(
         name="embed_tokens", inputs=hidden, outputs=vocabulary, precision=scheme.of_special("embed_tokens")
     )
     draft = reading.builder(draft_module or f"layers.{count}")
+    own = [layer(reading.builder(f"layers.{i}"), i) for i in range(count)]
     return Architecture(
         name=reading.name,
         family=reading.family,
         hidden=hidden,
         vocabulary=vocabulary,
-        groups=grouped(layer(reading.builder(f"layers.{i}"), i) for i in range(count)),
+        groups=grouped(own),
+        expert_layers=tuple(i for i, each in enumerate(own) if each.experts is not None),
         embedding=embedding,
         lm_head=lm_head,
         tied_embedding=config.boolean("tie_word_embeddings", tied_default),

@@ -49,7 +49,8 @@ class PageRequest(ScenarioRequest):
             fields |= {"isl": None, "osl": None, "at_batch": self.batch}
         elif self.isl is not None and self.osl is not None:
             fields["context"] = round(self.isl + self.osl / 2.0)
-        return PlanRequest.model_construct(**fields)
+        unset = {"memory_utilization"} - self.model_fields_set  # the engine's own share
+        return PlanRequest.model_construct(_fields_set=fields.keys() - unset, **fields)
 
 
 _PLANNED = ("concurrency", "qps", "isl", "osl", "range_ratio", "tpot_slo", "depth", "gpu_hour_price")

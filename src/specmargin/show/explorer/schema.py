@@ -11,8 +11,9 @@ from urllib.parse import parse_qsl
 
 from pydantic import BaseModel, Field, ValidationInfo, create_model, field_validator
 
+from specmargin.answers.numbers_schema import MAX_CONTEXT, NUMBER
 from specmargin.answers.options_schema import request_options
-from specmargin.answers.request_schema import MAX_CONTEXT, NUMBER, ScenarioRequest, listing
+from specmargin.answers.request_schema import ScenarioRequest, listing
 from specmargin.answers.verb import Verb
 from specmargin.architecture.precision import precision_named
 from specmargin.catalog.drafters import acceptance_names, drafter_names
@@ -20,11 +21,14 @@ from specmargin.catalog.engine_times import engine_time_names, names_release
 from specmargin.catalog.lookup import bundled_of_id, device_names, find_device, model_by_id, model_names, nearest_model
 from specmargin.catalog.machines import network_names
 from specmargin.catalog.prices import KINDS as PRICES
+from specmargin.catalog.processors import bundled_processors
 from specmargin.catalog.routing_profiles import BUNDLED
 from specmargin.errors import InputError, UnknownModelError, nearest_names
 from specmargin.files import existing
 from specmargin.formats import ENGINES, find_engine
+from specmargin.hardware.link import pcie_lanes
 from specmargin.modes import DRAFTERS
+from specmargin.prices.llamacpp.backends import Backend
 from specmargin.schema import first_complaint
 from specmargin.show.explorer.request_schema import PageRequest
 from specmargin.show.explorer.uploads import Kind
@@ -105,6 +109,11 @@ def _precision(value: str) -> str:
     return value
 
 
+def _pcie(value: str) -> str:
+    _found(pcie_lanes, value)
+    return value
+
+
 def _drafter(value: str) -> str:
     kind, _, detail = value.partition(":")
     _one_of("drafter", kind, drafter_names())
@@ -157,6 +166,7 @@ _CHECKS: dict[str, Callable[[str], str]] = {
     "model": _model,
     "gpu": _gpu,
     "engine": _engine,
+    "backend": partial(_one_of, "backend", names=tuple(Backend)),
     "prices": partial(_one_of, "prices", names=PRICES),
     "engine_time": _engine_time,
     "drafter": _drafter,
@@ -165,6 +175,8 @@ _CHECKS: dict[str, Callable[[str], str]] = {
     "weights": _precision,
     "draft_weights": _precision,
     "kv_cache": _precision,
+    "pcie": _pcie,
+    "cpu": lambda value: _one_of("processor", value, tuple(bundled_processors())),
     "fabric": lambda value: _one_of("fabric", value, network_names()),
 }
 
@@ -181,6 +193,7 @@ class ScenarioQuery(ScenarioRequest):
     )
     gpus: Annotated[int, Field(ge=1, le=1024)] = 1
     engine: Annotated[Text | None, Field(json_schema_extra=_nullable(enum=list(ENGINES)))] = None
+    backend: Annotated[Text | None, Field(json_schema_extra=_nullable(enum=[str(name) for name in Backend]))] = None
     prices: Annotated[
         Text | None,
         Field(
@@ -213,10 +226,17 @@ class ScenarioQuery(ScenarioRequest):
         ),
     ] = None
     fabric: Annotated[Text | None, Field(json_schema_extra=_nullable(enum=network_names()))] = None
+    cpu: Annotated[Text | None, Field(json_schema_extra=_nullable(enum=list(bundled_processors())))] = None
+    pcie: Annotated[Text | None, Field(json_schema_extra=_nullable(pattern=r"^[345]x(1|2|4|8|16)$"))] = None
     weights: Annotated[Text | None, Field(json_schema_extra=_nullable(enum=list(WEIGHTS)))] = None
     kv_cache: Annotated[Text | None, Field(json_schema_extra=_nullable(enum=list(KV_CACHES)))] = None
     draft_weights: Annotated[Text | None, Field(json_schema_extra=_nullable(enum=list(WEIGHTS)))] = None
     memory_utilization: Annotated[float, Field(gt=0, le=1)] = 0.9
+
+    def model_post_init(self, _context: object, /) -> None:
+        """The page sends its controls' defaults too: then the share of memory is the engine's own, as without one."""
+        if self.memory_utilization == type(self).model_fields["memory_utilization"].default:
+            self.__pydantic_fields_set__.discard("memory_utilization")
 
     @field_validator(*_CHECKS)
     @classmethod

@@ -143,7 +143,8 @@ def view_of(query: Query, uploads: Uploads) -> View:
     _, model = _uploaded(query.model, "config", uploads)
     files = {"model": model or query.model, "acceptance": acceptance, "routing": routing}
     fields = {name: getattr(query, name) for name in PageRequest.model_fields} | files
-    request = PageRequest.model_construct(**fields)  # validated by `Query` already
+    unset = {"memory_utilization"} - query.model_fields_set  # the engine's own share
+    request = PageRequest.model_construct(_fields_set=fields.keys() - unset, **fields)  # validated by `Query` already
     return View(request=request, layer=query.layer, bank=bank, routing_file=routing_file)
 
 

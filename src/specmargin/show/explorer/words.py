@@ -25,6 +25,7 @@ TITLES = {
     "draft_weights": "draft_weights in the address",
     "draft_vocabulary": "draft_vocabulary in the address",
     "form": "form in the address",
+    "backend": "backend in the address",
 }
 #: What limits a component of a step, by resource; also in `static/answer.js`.
 LIMITS = {"bytes": "limited by memory reads", "flops": "limited by arithmetic", "fixed time": "a fixed time"}

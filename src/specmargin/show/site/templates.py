@@ -64,7 +64,7 @@ def command_templates(engine: str, model: str, gpus: int) -> dict[str, Any]:
         "check": _slotted(check, {"batch": _USERS, "prompts": _USERS * ROUNDS}),
         "prompts": {"least": LEAST_PROMPTS, "per_user": ROUNDS},
         "metric": form.metric,
-        "per_second": form.metric.endswith("t/s"),
+        "per_second": form.metric.endswith(("t/s", "tokens/sec")),
         "subsets": SUBSETS,
         "output_tokens": OUTPUT_TOKENS,
     }

@@ -15,7 +15,7 @@ from specmargin.formats import find_engine
 from specmargin.live.observation import Moment
 from specmargin.prices.launches import Graph
 from specmargin.prices.model import EngineTime
-from specmargin.prices.work import Component
+from specmargin.prices.work import ROUTED
 from specmargin.step import Step
 from specmargin.verbs.doctor.expected import Expected
 from specmargin.verbs.doctor.finding import Case, Finding
@@ -346,7 +346,8 @@ def experts(case: Case) -> Finding | None:
     profiled = expected.pricer.distinct_experts(step)
     if profiled is None or counted < _WIDER * float(profiled):
         return None
-    share = float(expected.pricer.verify(step).share(Component.ROUTED_EXPERTS))
+    price = expected.pricer.verify(step)
+    share = sum(float(price.share(component)) for component in ROUTED)
     return Finding(
         id="experts",
         title="Routing is wider than the profile",

@@ -26,6 +26,7 @@ from specmargin.catalog.lookup import (
 )
 from specmargin.catalog.machines import SERVER, bundled_fabrics, bundled_hosts
 from specmargin.catalog.prices import find_prices
+from specmargin.catalog.processors import as_device, bundled_processors, user_processor
 from specmargin.catalog.routing_profiles import find_routing
 from specmargin.catalog.user import FOLDERS, UserFile
 from specmargin.decisions.pricer import Pricer
@@ -119,6 +120,19 @@ def _gpu(file: UserFile) -> Facts:
         "source": device.source.detail,
         "a step": _step(bundled_model(_MODEL), device),
     }, [*_unusual(device), *_aliases(file), *_replaced(file, bundled_devices())]
+
+
+def _processor(file: UserFile) -> Facts:
+    processor = user_processor(file)
+    measured = processor.measured_bytes_per_second
+    read = "" if measured is None else f", {measured / 1e9:g} GB/s measured"
+    return {
+        "title": processor.title,
+        "cores": f"{processor.cores}, {processor.instructions}",
+        "memory": f"{processor.memory_bytes / 1e9:g} GB, {processor.bandwidth_bytes_per_second / 1e9:g} GB/s{read}",
+        "source": processor.source.detail,
+        "a step": _step(bundled_model(_MODEL), as_device(processor)),
+    }, _replaced(file, tuple(bundled_processors()))
 
 
 def _unusual(device: Device) -> Iterator[str]:
@@ -228,6 +242,7 @@ _CHECKS: dict[str, Callable[[UserFile], Facts]] = {
     "engine-time": _engine_time,
     "fabric": _fabric,
     "host": _host,
+    "processor": _processor,
 }
 
 

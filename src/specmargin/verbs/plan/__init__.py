@@ -9,6 +9,8 @@ Examples:
   specmargin plan deepseek-v3 --gpu h200 --gpus 8 --parallel ep --acceptance 0.82
 
   specmargin plan ./my-model --gpu b200 --qps 4 --isl 1000 --osl 300 --tpot-slo 20
+
+  specmargin plan gpt-oss-120b --gpu rtx-3090 --cpu ryzen-9950x --host-memory 96
 """
 
 from __future__ import annotations

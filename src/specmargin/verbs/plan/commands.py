@@ -35,6 +35,8 @@ def serve_json(answer: DrafterPlan) -> dict[str, Any]:
             quantize=quantize,
             sequences=answer.headline_row.batch,
             context=round(answer.plan.scenario.context) + OUTPUT_TOKENS,
+            offload=answer.plan.scenario.offload,
+            processor_only=answer.plan.scenario.device.processor is not None,
         )
     )
     return {
@@ -60,7 +62,7 @@ def check_json(answer: DrafterPlan, row: PlanRow, sure: SpeedupRange) -> dict[st
     if service is not None and service.plain.tpot_seconds and service.speculating.tpot_seconds:
         plain, drafting = service.plain.tpot_seconds, service.speculating.tpot_seconds
     low, high = _relative_range(answer, row, sure)
-    per_second = engine.metric.endswith("t/s")
+    per_second = engine.metric.endswith(("t/s", "tokens/sec"))
     values = [1.0 / value if per_second else value * 1e3 for value in (drafting, plain)]
     return {
         "command": engine.check(load),

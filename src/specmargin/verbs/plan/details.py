@@ -10,13 +10,15 @@ from specmargin.answers.blocks import GAP, Block, Line, Table, Verbatim, bold, d
 from specmargin.decisions.next_token import next_token
 from specmargin.decisions.plan import Plan
 from specmargin.decisions.rows import PlanRow
-from specmargin.decisions.verdict import details as verdict_details
 from specmargin.prices.model import Resource
 from specmargin.verbs.plan.commands import capacity_command, check_json, serve_json
 from specmargin.verbs.plan.drafter_plan import DrafterPlan
+from specmargin.verbs.plan.main_memory import main_memory_blocks
 from specmargin.verbs.plan.memory import memory_blocks
+from specmargin.verbs.plan.values import further_facts
 
 _LEGEND = (
+    "likely: the 80% range of the speed-up",
     "draft: draft tokens per sequence and step with these flags",
     "better: a depth that would be faster by more than --min-gain; none: no speculation",
     "tok/s: tokens per second over all sequences with these flags; plain: without speculation",
@@ -31,7 +33,7 @@ _LEGEND = (
 
 
 def details(best: DrafterPlan) -> Iterator[Block]:
-    yield from map(Line, verdict_details(best.plan, best.judgement))
+    yield from map(Line, further_facts(best))
     yield GAP
     for note in best.config.notes:
         yield dim(note)
@@ -41,6 +43,7 @@ def details(best: DrafterPlan) -> Iterator[Block]:
     for line in _LEGEND:
         yield dim(line)
     yield GAP
+    yield from main_memory_blocks(best.plan)
     yield from memory_blocks(best.plan)
     yield GAP
     effect = best.routing_effect

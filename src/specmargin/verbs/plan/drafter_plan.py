@@ -397,7 +397,11 @@ def _unsupported(choice: DraftChoice, scenario: Scenario) -> str:
     """Why the engine cannot run the drafter; "" where it can."""
     if choice.drafter.hit_rate is not None:
         return "no supported engine overlaps drafting with verification"
-    refusal = find_engine(scenario.engine).stage_drafts(scenario.layout, choice.kind)
+    form = find_engine(scenario.engine)
+    refusal = form.cannot_draft(choice.kind, scenario.architecture.layer_counts.recurrent_layers > 0)
+    if refusal:
+        return refusal
+    refusal = form.stage_drafts(scenario.layout, choice.kind)
     if scenario.layout.stages > 1 and refusal:
         return refusal
     runs, target = choice.drafter.runs, scenario.architecture

@@ -8,19 +8,16 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from specmargin.answers.numbers_schema import MAX_CONTEXT, NUMBER, listed, parse_numbers
 from specmargin.answers.request_schema import (
     DEFAULT_DEPTH,
     DRAFTER_HELP,
     LOAD,
-    MAX_CONTEXT,
-    NUMBER,
     QUESTION,
     DepthField,
     DrafterField,
     GpuField,
     ScenarioRequest,
-    listed,
-    parse_numbers,
 )
 from specmargin.limits import MAX_BATCH
 

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from specmargin.answers.blocks import GAP, Block, Table, bold, dim, left, right
+from specmargin.answers.blocks import GAP, Block, Line, Table, bold, dim, left, right
 from specmargin.answers.layouts import layout_text
 from specmargin.catalog.gpu_hours import GpuHour, gpu_hour
 from specmargin.catalog.lookup import find_device
@@ -125,7 +125,7 @@ class Machines:
 
     @property
     def verdict(self) -> str:
-        return " ".join(_sentences(self.rows))
+        return "\n".join(_sentences(self.rows))
 
     def values(self) -> dict[str, Any]:
         scenario = self.preferred.ranked[0].plan.scenario
@@ -138,7 +138,9 @@ class Machines:
         }
 
     def blocks(self, *, explain: bool, grid: bool) -> Iterator[Block]:
-        yield bold(self.verdict)
+        answer, *facts = _sentences(self.rows)
+        yield bold(answer)
+        yield from map(Line, facts)
         yield GAP
         yield from _table(self.rows, self.preferred.ranked[0].plan.scenario)
         for machine in self.serving if grid else ():
@@ -298,7 +300,7 @@ def _how(row: MachineRow) -> str:
     """With speculation or without, as the better figure is."""
     plain = not row.fits or (row.speedup or 1.0) <= 1.0
     at = f"at batch {row.batch:,.0f}"
-    return f"{at} without speculation" if plain else f"{at} with {row.drafter} drafts of {_depth(row)}"
+    return f"{at} without speculation" if plain else f"{at} with {row.drafter} drafting {_depth(row)}"
 
 
 def _depth(row: MachineRow) -> str:

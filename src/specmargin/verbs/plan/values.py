@@ -13,6 +13,7 @@ from specmargin.sources import weakest
 from specmargin.verbs.plan.commands import check_json, serve_json
 from specmargin.verbs.plan.decode_only import arrival_of, arrival_values
 from specmargin.verbs.plan.drafter_plan import DrafterPlan, Settled
+from specmargin.verbs.plan.main_memory import main_memory_values
 from specmargin.verbs.plan.memory import memory_values
 
 
@@ -32,7 +33,7 @@ def plan_values(answers: Sequence[DrafterPlan]) -> dict[str, Any]:
         "weights": scenario.weight_names,
         "kv_cache": scenario.kv_precision.name,
         "verdict": answer_text(best),
-        "verdict_details": details(plan, judgement),
+        "verdict_details": further_facts(best),
         "advice": str(best.advice),
         "headline": _headline_values(best),
         "sources": {name: str(source) for name, source in sources.items()},
@@ -58,6 +59,7 @@ def plan_values(answers: Sequence[DrafterPlan]) -> dict[str, Any]:
         "largest_batch": plan.largest_batch,
         "no_spec_largest_batch": plan.no_spec_largest_batch,
         "memory": memory_values(plan),
+        "main_memory": main_memory_values(plan),
         "peak_tokens_per_second": plan.peak_tokens_per_second,
         "no_spec_peak_tokens_per_second": plan.no_spec_peak_tokens_per_second,
         "config": best.config.text,
@@ -105,6 +107,12 @@ def answer_text(best: DrafterPlan) -> str:
         latency=_latency(best),
         at_batch=best.request.at_batch,
     )
+
+
+def further_facts(best: DrafterPlan) -> list[str]:
+    """What the verdict leaves out, a sentence each."""
+    said = answer_text(best).splitlines()
+    return [fact for fact in details(best.plan, best.judgement) if fact not in said]
 
 
 def _service(best: DrafterPlan) -> dict[str, Any] | None:

@@ -8,18 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import BeforeValidator, Field, model_serializer, model_validator
 
+from specmargin.answers.numbers_schema import MAX_CONTEXT, NUMBER, parse_number
 from specmargin.answers.request_schema import (
     DEFAULT_DEPTH,
     DRAFTS,
     LOAD,
-    MAX_CONTEXT,
     MODEL,
-    NUMBER,
     PRICES,
     QUESTION,
     ScenarioRequest,
     Shown,
-    parse_number,
     read_request,
 )
 from specmargin.errors import ScenarioError

@@ -15,16 +15,16 @@ export function summary({ plan, here }, state = {}) {
   const unsupported = plan.config_supported ? null : plan.config_notes[0] ?? "no engine runs this drafter";
   const [line, ...lines] = plan.verdict.replaceAll(EXPLAINED, "the benchmark below").split("\n");
   return {
-    says: SAYS[plan.advice] === "only" && line.startsWith("Yes") ? "up-to" : SAYS[plan.advice], line,
+    says: plan.advice === "speculate-up-to-batch" && !plan.verdict.includes(FEWER_FIT) ? "up-to" : SAYS[plan.advice], line,
     strip: strip(plan, here),
-    bullets: [...lines.map((text) => ({ topic: "verdict", text })), ...borrowed(plan), ...memory(plan, plan.verdict), limit(plan, here, state)],
+    bullets: [...lines.map((text) => ({ topic: "verdict", text })), ...borrowed(plan), ...memory(plan), limit(plan, here, state)],
     canCopy: plan.config !== "",
     flags: flagsOf(plan),
     why: plan.config === "" ? reason(plan, unsupported) : "",
   };
 }
 
-const EXPLAINED = "the benchmark (see --explain)"; // `certainty.py`
+const EXPLAINED = "the benchmark that --explain prints", FEWER_FIT = "\nSequences that fit in memory: "; // `certainty.py`, `verdict.toml`
 
 const drafts = (plan) => plan.schedule.some(([, , depth]) => depth > 0);
 
@@ -44,8 +44,6 @@ export function loadOf(plan, here) {
   if (!service) return `batch ${whole(here.batch)}`;
   return service.concurrency === null ? `${service.qps} requests/s` : `concurrency ${whole(service.concurrency)}`;
 }
-
-const count = (sequences) => (sequences === 1 ? "1 sequence fits" : `${whole(sequences)} sequences fit`);
 
 function reason(plan, unsupported) {
   if (unsupported) return `${unsupported[0].toUpperCase()}${unsupported.slice(1)}.`;
@@ -77,11 +75,11 @@ export function strip(plan, here) {
   });
 }
 
-function memory(plan, said) {
-  if (/fits?, not |does not fit/.test(said)) return []; // the verdict has it
-  const [drafting, plain] = [plan.largest_batch, plan.no_spec_largest_batch];
-  if (drafting >= plain || !drafts(plan)) return [{ topic: "memory", text: `${count(plain)} in memory at this context.` }];
-  return [{ topic: "memory", text: `With drafts ${count(drafting)} in memory instead of ${whole(plain)}.` }];
+function memory(plan) {
+  if (plan.verdict.includes(FEWER_FIT)) return [];
+  const [drafting, plain] = [plan.largest_batch, plan.no_spec_largest_batch].map(whole);
+  const text = drafting === plain || !drafts(plan) ? plain : `${drafting} with drafts, ${plain} without`;
+  return [{ topic: "memory", text: `Sequences that fit in memory: ${text}.` }];
 }
 
 const spans = (ranges) => ranges.slice(0, 3).map(([first, last]) => (first === last ? whole(first) : `${whole(first)} to ${whole(last)}`)).join(" and ") + (ranges.length > 3 ? " …" : "");
@@ -106,8 +104,8 @@ function limit(plan, here, state) {
   }
   if (state.tpot_slo) parts.push(target(plan, here, Number(state.tpot_slo)));
   if (plan.config === "" && !drafts(plan)) parts.push("no depth pays at the batches considered");
-  else if (!plan.verdict.includes("flags pay at")) parts.push(plan.pays_at_batches.length ? `${plan.service ? "decode steps gain" : "pays"} at batch ${spans(plan.pays_at_batches)}` : "pays at no batch");
-  if (plan.loses_at_batches.length && !/It loses at|Drafting is off at|Above batch/.test(plan.verdict)) parts.push(`loses at batch ${spans(plan.loses_at_batches)}`);
+  else if (!plan.verdict.includes("\nPays: ")) parts.push(plan.pays_at_batches.length ? `${plan.service ? "decode steps gain" : "pays"} at batch ${spans(plan.pays_at_batches)}` : "pays at no batch");
+  if (plan.loses_at_batches.length && !plan.verdict.includes("slower at ")) parts.push(`loses at batch ${spans(plan.loses_at_batches)}`);
   parts.push(`bottleneck ${bound(here)}`);
   const text = parts.join("; ");
   return { topic: "limit", text: `${text[0].toUpperCase()}${text.slice(1)}.` };

@@ -18,13 +18,17 @@ export function fill(template, values, valueOf = (name) => values[name]) {
   return template.replace(SLOT, () => { const [value, form] = slots.shift(); return form === "!" ? "" : formatted(value, form); });
 }
 
-export function say(name, phrases, values) {
-  const valueOf = (slot) => (slot in phrases ? say(slot, phrases, values) : values[slot]);
+export const say = (name, phrases, values) => lines(name, phrases, values, 1)[0] ?? null;
+
+// The first templates of this name that have all their values, each text once.
+export function lines(name, phrases, values, most) {
+  const valueOf = (slot) => (slot in phrases ? say(slot, phrases, values) : values[slot]), texts = new Set();
   for (const template of phrases[name]) {
     const parts = template.split(OPTIONAL).map((part) => fill(part, values, valueOf)); // every second one is optional
-    if (parts.every((part, i) => i % 2 || part !== null)) return parts.join("");
+    if (parts.every((part, i) => i % 2 || part !== null)) texts.add(parts.join(""));
+    if (texts.size === most) break;
   }
-  return null;
+  return [...texts];
 }
 
 export function listed(each, items, phrases, between) {

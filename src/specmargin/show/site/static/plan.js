@@ -76,8 +76,9 @@ export function makePlan(slice, site, state) {
   plan.headline = { batch: judged.batch, depth: judged.depth, speedup: judged.speedup, speedup_low: sure.low, speedup_high: sure.high };
   plan.surely_pays_at_batches = where(gains, (_, batch) => clear(batch).low > 1);
   plan.uncertain_at_batches = where(gains, (_, batch) => clear(batch).low <= 1 && clear(batch).high >= 1);
+  const surelyLosing = where(gains, (gain, batch) => gain < 1 && !(clear(batch).low <= 1 && clear(batch).high >= 1));
   plan.inputs = sure.inputs;
-  plan.verdict = verdict(plan, { ...view, gains, judged, drafted, pays, losesCapacity, limit, ...sure }, site.phrases);
+  plan.verdict = verdict(plan, { ...view, gains, judged, drafted, pays, losesCapacity, limit, surelyLosing, ...sure }, site.phrases);
   const here = rowAt(view, state.batch);
   return { plan, here: { ...here, check: checked(cell.commands, here, state.context), ...facts(view) }, at: (batch) => rowAt(view, batch) };
 }

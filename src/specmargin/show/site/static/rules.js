@@ -9,7 +9,10 @@ const alwaysDrafting = (table) => ({ ...table, allowed: table.allowed.map(([off,
 
 // The best schedule under the rule, and the limits that cost something.
 export function choose(rule, table, batches, minGain) {
-  if (rule.one_depth !== null) return { schedule: fixedSchedule(table, batches), limits: [rule.one_depth] };
+  if (rule.one_depth !== null) {
+    const schedule = fixedSchedule(table, batches);
+    return { schedule, limits: [rule.one_depth + lost(table, batches, maxDepth(schedule))] };
+  }
   const limits = [];
   let best = makeSchedule(table, minGain, rule.ends);
   if (rule.never_off !== null) {
@@ -28,6 +31,13 @@ function fixedSchedule(table, batches) {
   const neverLoses = depths.map((depth) => rows.every((row) => row[depth] >= 1)), some = neverLoses.slice(1).includes(true);
   const merit = depths.map((depth) => (!some || neverLoses[depth] ? mean(rows.map((row) => Math.log(row[depth]))) : -Infinity));
   return [[1, table.batches[table.batches.length - 1], argmax(merit)]];
+}
+
+// Where one depth loses most against the best depth of each batch.
+function lost(table, batches, depth) {
+  const rows = rowsAt(table, batches).map((row) => [1, ...row.slice(1)]);
+  const percent = rows.map((row) => Math.floor(100 * (Math.max(...row) / row[depth] - 1) + 0.5)), worst = argmax(percent);
+  return percent[worst] > 0 ? `; the best depth of each batch would be up to ${percent[worst]}% faster (batch ${batches[worst]})` : "";
 }
 
 function deepestFirst(table, batches, best, minGain) {

@@ -1,54 +1,41 @@
-// The values of the sentences of decisions/verdict.py, which come as data.
+// The values of the lines of decisions/verdict.py, whose templates come as data.
 
-import { listed, say } from "./phrases.js";
-import { depthAt } from "./schedule.js";
+import { lines, listed, say } from "./phrases.js";
 import { breakEven } from "./survival.js";
 
 const GAINS = ["speculate", "speculate-up-to-batch", "uncertain"];
 
 export function verdict(plan, view, phrases) {
-  const { judged, drafted, pays, gains, prices, low, high, unknown, limits, limit, losesCapacity } = view, { pays_at_batches: paying, surely_pays_at_batches: surely, loses_at_batches: losing } = plan;
-  const [worstBatch, worst] = gains.reduce((least, entry) => (entry[1] < least[1] ? entry : least)), gain = GAINS.includes(plan.advice) && pays, deep = Math.max(judged.depth, 1);
-  const used = breakEven(prices.committed[deep], deep), even = judged.break_even_acceptance;
-  const known = judged.depth > 0, less = losesCapacity && paying.length > 0, beyond = limit !== null && ["speculate-up-to-batch", "uncertain"].includes(plan.advice);
-  const at = (ranges) => batches(ranges, phrases, limits.long_spans);
-  const values = {
-    ...plan, too_large: plan.advice === "none-fits", off: pays && !drafted && judged.speedup, loses: drafted && !gain, elsewhere: pays && !gain, paying_batches: at(paying), no_drafts: prices.maxDepth === 0, gains: gain, uncertain: plan.advice === "uncertain",
-    factor: known && judged.speedup, low, high, batch: judged.batch, depth: judged.depth, alone: !drafted && !pays && known && judged.speedup > 1, limit: gain ? limit : null, less_capacity: gain && less, beyond, earlier: beyond && limit < plan.largest_batch, one_fits: plan.largest_batch === 1,
-    peak_loss: Math.round(100 * (1 - plan.peak_tokens_per_second / plan.no_spec_peak_tokens_per_second)),
-    refused: !drafted && known && judged.speedup <= 1, only_batch: plan.rows.length === 1 && judged.batch, several: plan.rows.length > 1, even, used, just_short: even !== null && Math.round(100 * used) === Math.round(100 * even),
-    ...steps(plan, phrases, limits.long_steps), known: Boolean(unknown?.narrow) && plan.advice !== "none-fits", unknown: unknown?.phrase, narrow: unknown?.narrow,
-    losing_batches: at(losing), off_there: losing.length === 1 && losing[0].every((batch) => depthAt(plan.schedule, batch) === 0), off_at_worst: depthAt(plan.schedule, worstBatch) === 0, matters: worst < 1 - limits.min_gain,
-    first_batch: plan.rows[0].batch, worst_speedup: worst, worst_batch: worstBatch,
-    partly_clear: surely.length > 0 && JSON.stringify(surely) !== JSON.stringify(paying), clear_batches: at(surely), room: gain && !less,
-  };
-  return say("verdict", phrases, values);
+  const { judged, drafted, pays, gains, prices, low, high, unknown, inputs, limits, limit, losesCapacity, surelyLosing } = view, { pays_at_batches: paying, loses_at_batches: losing } = plan;
+  const gain = GAINS.includes(plan.advice) && pays, uncertain = plan.advice === "uncertain", tooLarge = plan.advice === "none-fits";
+  const known = judged.depth > 0 && !tooLarge, refused = known && !drafted, alone = refused && !pays && judged.speedup > 1, last = gain ? limit : null, short = gain && losesCapacity && last === plan.largest_batch;
+  const worst = Math.min(...gains.map(([, speedup]) => speedup)), at = (ranges) => batches(ranges, phrases, limits.long_spans);
+  return lines("verdict", phrases, {
+    ...plan, too_large: tooLarge, no_drafts: prices.maxDepth === 0, gains: gain, fails: !gain, uncertain, estimate: alone, alone, refused, off: pays && !drafted && judged.speedup,
+    factor: known && judged.speedup, low, high, batch: judged.batch, limit: last, several: plan.largest_batch !== 1, elsewhere: pays && !gain, paying_batches: at(paying),
+    sorted: gain ? sorted(plan, losing.length > 0 && worst < 1 - limits.min_gain ? surelyLosing : [], last, phrases, limits.long_spans) : null, short, crowded: tooLarge || short, fewer_fit: plan.largest_batch < plan.no_spec_largest_batch,
+    nothing: prices.maxDepth > 0 && !pays && !tooLarge && !drafted, drafts: gain, known: Boolean(unknown?.narrow) && !tooLarge, unknown: unknown?.phrase, narrow: unknown?.narrow,
+    every_step: say("step", phrases, { first: true, only: true, one: true, low: judged.batch, depth: judged.depth, plural: judged.depth !== 1 }), // of the batch asked about
+    ...acceptance(judged, prices, inputs, uncertain),
+  }, limits.most_lines).join("\n");
 }
 
-function batches(ranges, phrases, long) {
-  if (!ranges.length) return null;
-  const spans = listed("span", ranges.map(([low, high]) => ({ low, high, one: low === high })), phrases, " and ");
-  return say("batches", phrases, { scattered: ranges.length > long, low: ranges[0][0], high: ranges[ranges.length - 1][1], spans });
+function acceptance({ depth, break_even_acceptance: even }, { committed }, inputs, uncertain) {
+  const deep = Math.max(depth, 1), used = breakEven(committed[deep], deep), origin = inputs.find(({ name }) => name === "acceptance")?.origin;
+  const digits = [2, 3, 4, 5].find((count) => even === null || used.toFixed(count) !== even.toFixed(count)) ?? 6;
+  return { used: used.toFixed(digits), even: even === null ? null : even.toFixed(digits), hopeless: even === null && !uncertain, assumed: origin === "borrowed", benchmarked: origin === "benchmark" };
 }
 
-// What is drafted up to the largest batch that fits; the same depth twice is one step.
-function steps(plan, phrases, long) {
-  const merged = [];
-  for (const [, last, depth] of plan.schedule.filter(([first]) => first <= Math.max(plan.largest_batch, 1))) {
-    if (merged.length && merged[merged.length - 1].depth === depth) merged[merged.length - 1].last = last;
-    else merged.push({ last, depth });
-  }
-  merged.forEach((step) => { step.alone = step.last === 1; });
-  return {
-    ...rise(merged), cut: merged.length > long, first_step: say("step", phrases, { first: true, ...merged[0] }), every_step: listed("step", merged, phrases, ""),
-  };
+// Batches of clear gain, of a range that spans 1, and of a loss; null where the answer says as much.
+function sorted({ surely_pays_at_batches: gain, uncertain_at_batches: unsure }, slower, last, phrases, long) {
+  const kinds = Object.entries({ gain, uncertain: unsure, slower }).filter(([, ranges]) => ranges.length);
+  if (kinds.length < 2 || (!unsure.length && last !== null)) return null;
+  return listed("kind", kinds.map(([name, ranges]) => ({ name, ...ends(ranges, phrases, long, ", ") })), phrases, "; ");
 }
 
-function rise(steps) {
-  const depths = steps.map(({ depth }) => depth), deepest = depths.lastIndexOf(Math.max(...depths));
-  if (deepest === 0) return { rises: false, rises_once: false };
-  return {
-    rises: true, rises_once: deepest === 1, least: Math.min(...depths.slice(0, deepest + 1)), most: depths[deepest],
-    deepest_from: steps[deepest - 1].last + 1, fewer_from: deepest + 1 < steps.length ? steps[deepest].last + 1 : null,
-  };
+const batches = (ranges, phrases, long) => (ranges.length ? say("batches", phrases, ends(ranges, phrases, long, " and ")) : null);
+
+function ends(ranges, phrases, long, between) {
+  const spans = listed("span", ranges.map(([low, high]) => ({ low, high, one: low === high })), phrases, between);
+  return { scattered: ranges.length > long, low: ranges[0][0], high: ranges[ranges.length - 1][1], spans };
 }
