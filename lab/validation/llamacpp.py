@@ -23,21 +23,21 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.optimize import least_squares
 
-from lab import CATALOG, PUBLISHED, SPEEDUPS
+from lab import CATALOG, PUBLISHED
 from lab.terminal import console, note, parser, table
 from lab.validation.accuracy import Accuracy
+from lab.validation.one_box import one_box
 from specmargin.answers.request_schema import ScenarioRequest, read_request
 from specmargin.answers.scenarios import scenario_of
 from specmargin.catalog.llamacpp import kernels_of, llamacpp_prices
 from specmargin.decisions.pricer import Pricer
+from specmargin.prices.accuracy import PriceErrors
 from specmargin.prices.llamacpp.backends import Backend, Kernels
 from specmargin.prices.model import PriceModel
 from specmargin.prices.roofline import Roofline
 from specmargin.prices.work import Component, Work
 from specmargin.step import FloatArray, Step
-from specmargin.validation.points_schema import read_points
 from specmargin.validation.speedup_ranges import general_errors, narrowest
-from specmargin.validation.speedups import predict
 
 POINTS = PUBLISHED / "llama-bench" / "points.csv"
 TARGET = CATALOG / "llamacpp_kernels.json"
@@ -210,18 +210,26 @@ def ratio_range(errors: Mapping[str, Sequence[float]]) -> tuple[float, float]:
     return -below, above
 
 
-def stated_range(ratios: Mapping[str, Sequence[float]]) -> dict[str, float | str]:
+def stated_range(ratios: Mapping[str, Sequence[float]]) -> dict[str, Any]:
     """What `plan` states: the wider of growth with positions on left-out sources and of published speed-ups, to which
-    nothing is fitted either; a round has drafts and host time beside the kernels."""
-    low, high = ratio_range(ratios)
-    points = [point for point in read_points(SPEEDUPS) if point.engine == "llamacpp"]
-    rounds = general_errors(predict(points, SPEEDUPS.parent).predicted)
+    no price is fitted; a round has drafts and host time beside the kernels. And the same without each source.
+    """
+    bench = ratio_range(ratios)
+    points = [row for row in one_box().speedups if row.point.engine == "llamacpp"]
+    sources = {row.point.source for row in points}
     return {
-        "low": round(min(low, rounds.low), 3),
-        "high": round(max(high, rounds.high), 3),
+        **_wider(bench, general_errors(points)),
         "source": f"{sum(map(len, ratios.values()))} steps of {len(ratios)} left-out sources of llama-bench tables, "
-        f"{len(points)} published speed-ups (python -m lab.validation.llamacpp)",
+        f"{len(points)} published speed-ups of {len(sources)} sources (python -m lab.validation.llamacpp)",
+        "without": {
+            name: _wider(bench, general_errors([row for row in points if row.point.source != name]))
+            for name in sorted(sources)
+        },
     }
+
+
+def _wider(bench: tuple[float, float], rounds: PriceErrors) -> dict[str, float]:
+    return {"low": round(min(bench[0], rounds.low), 3), "high": round(max(bench[1], rounds.high), 3)}
 
 
 # --- report ---

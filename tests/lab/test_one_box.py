@@ -103,11 +103,22 @@ def test_plain_rows_are_predicted_alone_and_others_are_named(tmp_path: Path) -> 
 
 def test_experts_in_main_memory_become_options() -> None:
     point = {"id": "a", "source": "s", "model": "m", "gpu": "g", "engine": "llamacpp", "plain": 1.0}
-    some = PlainPoint.model_validate(point | {"cpu": "c", "n_cpu_moe": "12", "backend": "cuda"})
-    assert some.placement == {"cpu": "c", "n_cpu_moe": 12, "backend": "cuda"}
+    some = PlainPoint.model_validate(point | {"cpu": "c", "n_cpu_moe": "12"})
+    assert some.placement == {"cpu": "c", "n_cpu_moe": 12}
     everything = PlainPoint.model_validate(point | {"cpu": "c", "n_cpu_moe": "all"})
     assert everything.placement == {"cpu": "c", "experts_on": "cpu"}
-    assert PlainPoint.model_validate(point | {"engine": "mlx", "backend": "metal"}).placement == {}
+
+
+@pytest.mark.parametrize(("engine", "gpu"), [("llamacpp", "rx-7900-xtx"), ("mlx", "m4-max")])
+def test_a_backend_is_priced_by_llamacpp_alone_and_never_by_a_datasheet(
+    engine: str, gpu: str, tmp_path: Path
+) -> None:
+    point = {"id": "a", "source": "s", "model": "qwen3-8b", "gpu": gpu, "engine": engine, "plain": 1.0}
+    named = PlainPoint.model_validate(point | {"backend": "vulkan"})
+    report = predict_plain([named, PlainPoint.model_validate(point | {"id": "b"})], tmp_path)
+    with_backend, default = report.predicted
+    assert with_backend.datasheet == default.datasheet
+    assert (with_backend.predicted == default.predicted) == (engine == "mlx")
 
 
 def test_a_bad_row_is_named(tmp_path: Path) -> None:

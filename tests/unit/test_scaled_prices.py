@@ -139,7 +139,7 @@ def test_an_unmeasured_gpu_is_priced_by_scaled_laws_and_says_so() -> None:
 def test_what_can_be_asked() -> None:
     assert find_prices("scaled", find_device("h200"), "vllm", PER_COMPONENT).name == "scaled"  # from another GPU
     assert find_prices("datasheet", find_device("mi300x"), "vllm", PER_COMPONENT).name == "datasheet"
-    assert find_prices(None, find_device("rtx-5090"), "llamacpp", PER_COMPONENT).name == "datasheet"
+    assert find_prices(None, find_device("rtx-5090"), "llamacpp", PER_COMPONENT).name == "llamacpp"
     with pytest.raises(CatalogError, match="use --prices scaled or datasheet"):
         find_prices("laws", find_device("mi300x"), "vllm", PER_COMPONENT)
     far = replace(find_device("m4-max"), bandwidth_bytes_per_second=1e9)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from specmargin.catalog.bundled import read_bundled
 from specmargin.prices.accuracy import PriceErrors
 
-OWN, ROUNDS = "own", "rounds"
+OWN, ROUNDS, LLAMACPP = "own", "rounds", "llamacpp"
 _KINDS = {
     "tables": "kernels",
     "laws": "kernels",
@@ -13,7 +13,7 @@ _KINDS = {
     "datasheet": "datasheet",
     "processor": "datasheet",
     "mlx": "datasheet",
-    "llamacpp": "llamacpp",
+    "llamacpp": LLAMACPP,
 }
 _ROUNDS_MEASURED = ("h200",)  # whole rounds, not only kernels (lab/data/measurements)
 # Rounds of a model predicted with terms measured on others: medians of 1.2 to 5.3%, 1.9 times the largest holds 80%
@@ -29,13 +29,17 @@ def price_class(prices: str, gpu: str) -> str:
     return ROUNDS if kind == "kernels" and gpu in _ROUNDS_MEASURED else kind
 
 
-def price_errors(prices: str, gpu: str) -> PriceErrors:
-    """Of speed-ups, beyond what is uncertain about single components."""
+def price_errors(prices: str, gpu: str, *, without: str | None = None) -> PriceErrors:
+    """Of speed-ups, beyond what is uncertain about single components. `without`: a source of published rows.
+
+    llama.cpp's come from rows of llama.cpp alone, the others' from none of them.
+    """
     kind = price_class(prices, gpu)
     if kind in (OWN, ROUNDS):
         return _OF_ROUNDS
-    if kind == "llamacpp":
-        entry = read_bundled("llamacpp_kernels.json")["errors"]["ratios"]
+    if kind == LLAMACPP:
+        ratios = read_bundled("llamacpp_kernels.json")["errors"]["ratios"]
+        entry = ratios | ratios["without"].get(without, {})
         return PriceErrors(low=entry["low"], high=entry["high"], source=entry["source"])
     document = read_bundled("speedup_errors.json")
     entry = document["classes"][kind]

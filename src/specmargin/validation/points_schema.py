@@ -66,13 +66,12 @@ class Setup(StrictModel):
 
     @property
     def placement(self) -> dict[str, object]:
-        """Experts in main memory, llama.cpp's backend and split tensors, as options; only what the row has of them."""
+        """Experts in main memory and split tensors, as options; only what the row has of them."""
         everything = self.n_cpu_moe == "all"
         options = {
             "cpu": self.cpu,
             "experts_on": "cpu" if everything else None,
             "n_cpu_moe": None if everything else self.n_cpu_moe,
-            "backend": self.backend if self.engine == "llamacpp" else None,
             "tp": self.tp,
         }
         return {name: value for name, value in options.items() if value is not None}

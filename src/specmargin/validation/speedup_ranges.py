@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from specmargin.catalog.accuracy import OWN, ROUNDS, price_class, price_errors
+from specmargin.catalog.accuracy import LLAMACPP, OWN, ROUNDS, price_class, price_errors
 from specmargin.prices.accuracy import PriceErrors
 from specmargin.step import BoolArray, FloatArray
 from specmargin.validation.speedups import PredictedPoint
@@ -22,6 +22,7 @@ from specmargin.validation.speedups import PredictedPoint
 #: over nine GPUs are 8.1% and 3.2% (`python -m lab.validation.scaled`): √(0.081² − 0.032²) · 1.2816 / 0.6745.
 DATASHEET_EXTRA = 0.14
 _HELD = 0.8
+_OF_OTHER_ROWS = (OWN, ROUNDS, LLAMACPP)  # kinds of prices whose errors are fitted to none of the rows of the others
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,19 +45,21 @@ def own_ranges(rows: Sequence[PredictedPoint]) -> Ranges:
 
 
 def left_out_ranges(rows: Sequence[PredictedPoint]) -> Ranges | None:
-    """With the error of its kind of prices from the other sources alone; None where all rows are of one source."""
+    """With the error of its kind of prices from the other sources alone; None where all rows are of one source.
+
+    llama.cpp's errors are those that the catalog has without the row's source: few files hold several sources of it.
+    """
     sources = dict.fromkeys(row.point.source for row in rows)
     if len(sources) < 2:
         return None
-    general = {name: general_errors([row for row in rows if row.point.source != name]) for name in sources}
+    fitted_to = [row for row in rows if kind_of(row) not in _OF_OTHER_ROWS] or rows
+    general = {name: general_errors([row for row in fitted_to if row.point.source != name]) for name in sources}
 
     def errors(row: PredictedPoint) -> PriceErrors:
         fitted, kind = general[row.point.source], kind_of(row)
-        return (
-            price_errors(row.prices, row.pricer.scenario.device.name)
-            if kind in (OWN, ROUNDS)
-            else widened(fitted, kind)
-        )
+        if kind in _OF_OTHER_ROWS:
+            return price_errors(row.prices, row.pricer.scenario.device.name, without=row.point.source)
+        return widened(fitted, kind)
 
     return _ranges(rows, errors)
 

@@ -157,6 +157,7 @@ def pricer_of(point: Point | PlainPoint, folder: Path, pricers: Pricers, *, pric
         **(_asked_drafts(point, folder) if isinstance(point, Point) else {"drafter": "ngram"}),
         "acceptance": "0",  # the row has its own accept length
         "prices": prices,
+        "backend": point.backend if prices is None and point.engine == "llamacpp" else None,  # its kernels' own prices
         "engine_time": point.named_engine_time if prices is None else None,
     }
     key = tuple(asked.items())
