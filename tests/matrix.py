@@ -219,7 +219,7 @@ def _verdict_faults(result: DrafterPlan, engine: str) -> Iterator[str]:
     if drafts != bool(result.config.text and plan.pays and fitting):
         yield f"the verdict and the flags {result.config.text!r} disagree: {text}"
     unsure = judgement.range.spans_one and bool(fitting) and (plan.pays or 0.0 < judgement.row.speedup <= 1.0)
-    if text.startswith(("Uncertain", "Yes at ")) != (unsure and judgement.row.depth > 0):
+    if text.startswith("Uncertain") != (unsure and judgement.row.depth > 0):
         yield f"the verdict and its range {judgement.range.low} to {judgement.range.high} disagree: {text}"
     if fitting and plan.setting.max_depth > 0:
         yield from form_faults(text, result.advice)
@@ -248,9 +248,15 @@ def _draft_faults(result: DrafterPlan, engine: str, text: str) -> Iterator[str]:
             if parsed_depth(result, engine, batch) != int(depth):
                 yield f"batch {batch}: the verdict drafts {depth}, the flags {parsed_depth(result, engine, batch)}"
     last = result.plan.largest_batch
-    every, end = re.match(r"(\d+) tokens? at every batch", line), re.search(r"(\d+) (?:from [\d,]+ on|above)", line)
+    every, end = (
+        re.match(r"(\d+) tokens? at every batch", line),
+        re.search(r"(\d+|none) (?:from [\d,]+ on|above$)", line),
+    )
     ends = [
-        (int(said[1]), batch) for said in (every, end) if said for batch in ((1, last) if said is every else (last,))
+        (0 if said[1] == "none" else int(said[1]), batch)
+        for said in (every, end)
+        if said
+        for batch in ((1, last) if said is every else (last,))
     ]
     if any(parsed_depth(result, engine, batch) != depth for depth, batch in ends):
         yield f"the verdict drafts {line}, the flags another depth: {result.config.text}"

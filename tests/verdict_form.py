@@ -15,15 +15,13 @@ _FACTOR, _DRAFTER, _LIKELY = rf"{_NUMBER}× as fast", r"[\w.:-]+", rf"likely {_N
 _SPEED = rf"{_FACTOR} at {_LOAD} with {_DRAFTER}, {_LIKELY}"
 _SPAN = rf"{_COUNT}(?:–{_COUNT})?"
 _SPANS = rf"(?:batch {_SPAN}(?: and {_SPAN})?|some batches from {_COUNT} to {_COUNT})"
-_PLACES = rf"(?:{_SPAN}(?:, {_SPAN})?|some of {_COUNT}–{_COUNT})"
 #: The whole first line, by advice.
 ANSWERS = {
     Advice.SPECULATE: rf"Yes: {_SPEED}",
-    Advice.UP_TO_BATCH: rf"Yes, up to (?:batch {_COUNT}|1 sequence|{_COUNT} sequences): {_SPEED}",
-    Advice.UNCERTAIN: rf"Uncertain: (?:best draft )?{_SPEED}"
-    rf"|Yes at {_SPANS}, uncertain at {_COUNT}: {_NUMBER}× with {_DRAFTER}, {_LIKELY}",
+    Advice.UP_TO_BATCH: rf"Yes, up to batch {_COUNT}: {_SPEED}",
+    Advice.UNCERTAIN: rf"Uncertain: (?:best draft )?{_SPEED}",
     Advice.DO_NOT: rf"No: (?:(?:best draft )?{_SPEED}|{_FACTOR} at batch {_COUNT}, where the flags draft nothing"
-    r"|no single depth pays at all these batches|no depth pays at any batch considered"
+    rf"|no depth gains at every batch from {_COUNT} to {_COUNT}|no depth pays at any batch considered"
     r"|--depth 0 leaves nothing to draft"
     rf"|the queue grows at {_LOAD} with drafts, and not without"
     rf"|at {_LOAD} drafts miss the target that is met without them)"
@@ -40,16 +38,17 @@ FACTS = (
     r"Target of [\d.]+ ms per token: [\d.]+ ms with drafts, [\d.]+ ms without",
     rf"Estimate: (?:best draft )?{_SPEED}",
     r"Time to first token: [\d.,]+ m?s with drafts, [\d.,]+ m?s without",
-    rf"Pays: {_SPANS}",
-    rf"Batches: (?:gain|uncertain) at {_PLACES}(?:; (?:uncertain|slower) at {_PLACES}){{1,2}}",
-    rf"Sequences that fit in memory: (?:{_COUNT}|{_COUNT} with drafts, {_COUNT} without)",
-    r"Prefill: \d+% of the time without drafts; they shorten only the rest",
-    rf"Draft: (?:nothing|\d+ tokens? at (?:every batch|batch {_SPAN}(?:, \d+ at {_SPAN}){{0,3}})"
-    rf"(?:, \d+ from {_COUNT} on|, 0 above)?(?:: serve at most {_COUNT} at a time)?"
-    rf"|\d+ to \d+ tokens, set per batch by the flags(?:, 0 above batch {_COUNT})?)",
-    rf"Acceptance per token: (?:break-even 0\.\d{{2,6}} at batch {_COUNT}, [01]\.\d{{2,6}} "
-    rf"(?:assumed|measured on benchmarks|given)|even 1\.00 is too low at batch {_COUNT})",
-    r"Next: measure [\w' ]+ with (?:specmargin [a-z ]+|the benchmark that --explain prints)",
+    rf"Best at batch {_COUNT} alone: {_FACTOR} with {_DRAFTER}, {_LIKELY}",
+    rf"(?:Pays|The gain is clear only|Slower|The gain is not certain) at {_SPANS}",
+    rf"Fits in memory: {_COUNT} sequences?(?: with drafts, {_COUNT} without)?",
+    r"Prefill takes \d+% of the time without drafts, and drafts do not shorten it",
+    rf"Draft: (?:nothing|\d+ tokens? at (?:every batch|batch {_SPAN}(?:, \d+ at {_SPAN}){{0,2}})"
+    rf"(?:, \d+ from {_COUNT} on|, none above)?(?:: serve at most {_COUNT} at a time)?"
+    rf"|\d+ to \d+ tokens, set per batch by the flags(?:, none above batch {_COUNT})?)",
+    rf"Pays above an acceptance of 0\.\d{{2,6}} per token at batch {_COUNT}; "
+    r"(?:assumed|benchmarks|given): [01]\.\d{2,6}",
+    rf"At batch {_COUNT} even an acceptance of 1\.00 per token is too low",
+    r"Largest uncertainty: [\w' ]+; narrow it with (?:specmargin [a-z ]+|the benchmark that --explain prints)",
 )
 RANGE = "|".join(f"(?:{ANSWERS[each]})" for each in (Advice.SPECULATE, Advice.UP_TO_BATCH, Advice.UNCERTAIN))
 

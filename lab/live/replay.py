@@ -61,7 +61,9 @@ def request_of(recording: dict[str, Any]) -> DoctorRequest:
         gpu=str(ONE_CORE / "core.toml"),
         drafter=f"model:{ONE_CORE / 'draft'}",
         acceptance=",".join(map(str, ACCEPTANCE)),
-        prices=str(ONE_CORE / "prices.json") if about["engine"] == "vllm" else "datasheet",  # a core has no kernels of a GPU
+        prices=str(ONE_CORE / "prices.json")
+        if about["engine"] == "vllm"
+        else "datasheet",  # a core has no kernels of a GPU
     )
 
 

@@ -70,7 +70,7 @@ MACHINES = {
     ),
     "an M4 Max, whatever runs there": (
         "plan qwen3-30b-a3b --gpu m4-max --weights q4_k_m",
-        (ANSWER, r"Apple M4 Max", r"llama\.cpp", r"^Next: measure .* with specmargin measure llamacpp\."),
+        (ANSWER, r"Apple M4 Max", r"llama\.cpp", r"^Largest uncertainty: .*; narrow it with specmargin measure llamacpp\."),
     ),
     "the batch from which on Mixtral on A100s should not speculate": (
         "plan mixtral-8x7b --gpu a100 --gpus 2 --drafter eagle",
@@ -216,7 +216,7 @@ QUESTIONS = MACHINES | {
     ),
     "how sure are you?": (
         "plan mixtral-8x7b --gpu h100 --gpus 2 --drafter eagle",
-        (RANGE, r"^Next: measure [\w ]+ with specmargin (profile|measure)"),
+        (RANGE, r"^Largest uncertainty: [\w ]+; narrow it with specmargin (profile|measure)"),
     ),
 }
 

@@ -53,12 +53,12 @@ _YES = "Yes: 1.50× as fast at batch 1 with mtp, likely 1.20–1.80×."
         ("does not answer", _YES.replace("Yes", "Uncertain")),
         (
             "5 lines",
-            f"{_YES}\nDraft: nothing.\nPays: batch 1.\nPrefill: 9% of x.\nPays: batch 2.",
+            f"{_YES}\nDraft: nothing.\nPays at batch 1.\nPrefill takes 9%.\nPays at batch 2.",
         ),
         ("too long", f"{_YES.replace('mtp', 'm' * 400)}"),
         ("no known shape", f"{_YES}\nDraft: 4 tokens (a (b))."),
         ("no known shape", f"{_YES}\nIt loses at batch 9, where drafting is off."),
-        ("twice", f"{_YES}\nPays: batch 1.\nPays: batch 9."),
+        ("twice", f"{_YES}\nDraft: nothing.\nDraft: nothing."),
     ],
 )
 def test_the_check_can_fail(fault: str, text: str) -> None:
@@ -70,11 +70,9 @@ def test_fewer_sequences_lead_where_they_lower_the_peak() -> None:
     (answer,) = drafter_plans(PlanRequest(model="nemotron-3-super-120b-a12b", gpu="h200", prices="laws"))
     first, second, *_ = answer_text(answer).splitlines()
     plan = answer.plan
-    assert answer.advice is Advice.UP_TO_BATCH and first.startswith(f"Yes, up to {plan.largest_batch} sequence")
-    assert (
-        second
-        == f"Sequences that fit in memory: {plan.largest_batch} with drafts, {plan.no_spec_largest_batch} without."
-    )
+    assert answer.advice is Advice.UP_TO_BATCH and first.startswith(f"Yes, up to batch {plan.largest_batch}: ")
+    assert plan.largest_batch == 1
+    assert second == f"Fits in memory: 1 sequence with drafts, {plan.no_spec_largest_batch} without."
     peaks = plan.peak_tokens_per_second, plan.no_spec_peak_tokens_per_second
     assert peaks[0] < peaks[1]
     said = plan_values([answer])["verdict_details"]
@@ -86,8 +84,8 @@ def test_the_depth_is_that_of_the_batch_asked_for() -> None:
     row = answer.plan.rows[0]
     lines = answer_text(answer).splitlines()
     assert f"Draft: {row.depth} tokens at batch 16." in lines
-    (acceptance,) = [line for line in lines if line.startswith("Acceptance")]
-    assert acceptance.startswith(f"Acceptance per token: break-even {row.break_even_acceptance:.2f} at batch 16, ")
+    (acceptance,) = [line for line in lines if line.startswith("Pays above")]
+    assert acceptance.startswith(f"Pays above an acceptance of {row.break_even_acceptance:.2f} per token at batch 16; ")
 
 
 def test_where_nothing_pays_the_best_draft_is_told_with_its_range() -> None:
@@ -108,5 +106,5 @@ def test_memory_is_named_only_where_it_sets_the_limit() -> None:
     assert answer.plan.loses_capacity and answer.plan.limit is not None
     assert answer.plan.limit < answer.plan.largest_batch
     text = answer_text(answer)
-    assert text.startswith(f"Yes, up to batch {answer.plan.limit}: ") and "Sequences that fit" not in text
-    assert any(fact.startswith("Sequences that fit in memory: ") for fact in plan_values([answer])["verdict_details"])
+    assert text.startswith(f"Yes, up to batch {answer.plan.limit}: ") and "Fits in memory" not in text
+    assert any(fact.startswith("Fits in memory: ") for fact in plan_values([answer])["verdict_details"])

@@ -48,7 +48,7 @@ def test_a_yes_with_a_limit_is_not_marked_as_a_warning(open_page: Open) -> None:
     assert limited.inner_text("#line").startswith("Yes, up to batch ") and says(limited) == "up-to"
     assert dot(limited) == "rgb(22, 138, 125)"
     paid_for = answered(open_page("/?prices=laws"))
-    assert paid_for.inner_text("#line").startswith("Yes, up to 161 sequences: ") and says(paid_for) == "only"
+    assert paid_for.inner_text("#line").startswith("Yes, up to batch 161: ") and says(paid_for) == "only"
     assert dot(paid_for) != dot(limited)
 
 
@@ -83,7 +83,7 @@ def test_a_range_that_spans_one_is_uncertain_in_its_own_colour_with_what_to_meas
         colours.append((says(page), dot(page)))
         if spans:
             said = page.inner_text("#bullets")
-            assert "Next: measure " in said and "with specmargin " in said
+            assert "Largest uncertainty: " in said and "narrow it with specmargin " in said
     assert "uncertain" in dict(colours)
     known = answered(open_page("/?prices=laws&model=qwen3-32b&acceptance=0.9&batch=1"))
     assert dot(known) not in [colour for said, colour in colours if said == "uncertain"]

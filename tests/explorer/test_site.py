@@ -344,7 +344,7 @@ def test_little_is_loaded_before_the_answer(browser: Browser, served: str) -> No
 
 def test_a_reader_moves_the_controls_and_sends_the_link(visit: Open, served: str) -> None:
     page = answered(visit())
-    assert page.inner_text("#line").startswith("Yes, up to 161 sequences: ")
+    assert page.inner_text("#line").startswith("Yes, up to batch 161: ")
     first = page.inner_text("#flags")
     page.eval_on_selector("#alpha", "(e) => { e.value = 0.5; e.dispatchEvent(new Event('input', { bubbles: true })); }")
     page.wait_for_function("(old) => document.querySelector('#flags').textContent !== old", arg=first)

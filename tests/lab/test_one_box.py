@@ -110,9 +110,7 @@ def test_experts_in_main_memory_become_options() -> None:
 
 
 @pytest.mark.parametrize(("engine", "gpu"), [("llamacpp", "rx-7900-xtx"), ("mlx", "m4-max")])
-def test_a_backend_is_priced_by_llamacpp_alone_and_never_by_a_datasheet(
-    engine: str, gpu: str, tmp_path: Path
-) -> None:
+def test_a_backend_is_priced_by_llamacpp_alone_and_never_by_a_datasheet(engine: str, gpu: str, tmp_path: Path) -> None:
     point = {"id": "a", "source": "s", "model": "qwen3-8b", "gpu": gpu, "engine": engine, "plain": 1.0}
     named = PlainPoint.model_validate(point | {"backend": "vulkan"})
     report = predict_plain([named, PlainPoint.model_validate(point | {"id": "b"})], tmp_path)

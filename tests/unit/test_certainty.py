@@ -88,7 +88,7 @@ def test_the_answer_says_how_sure_it_is() -> None:
     assert re.match(
         r"Yes, up to batch 256: \d\.\d\d× as fast at batch 1 with eagle, likely \d\.\d\d–\d\.\d\d×\. ", text
     )
-    assert "Next: measure acceptance with specmargin profile acceptance." in text
+    assert "Largest uncertainty: acceptance; narrow it with specmargin profile acceptance." in text
     payload = json.loads(run(*options, "--json").out)
     assert payload["rows"][0]["speedup_low"] < payload["rows"][0]["speedup"] < payload["rows"][0]["speedup_high"]
     assert [entry["name"] for entry in payload["inputs"]] == ["prices", "acceptance", "routing"]
@@ -120,7 +120,7 @@ def test_a_range_above_one_is_a_gain() -> None:
         "Yes: 1.50× as fast at batch 1 with eagle, likely 1.20–1.80×.\n"
     )
     assert values["surely_pays_at_batches"] == values["pays_at_batches"] and values["uncertain_at_batches"] == []
-    assert "Batches" not in values["verdict"] and "clearly" not in " ".join(values["verdict_details"])
+    assert "The gain is" not in values["verdict"] and "clearly" not in " ".join(values["verdict_details"])
     assert answer.headline_range is not None and not answer.headline_range.spans_one
 
 
@@ -129,25 +129,27 @@ def test_a_range_that_spans_one_is_uncertain_and_says_what_to_measure() -> None:
     assert values["advice"] == "uncertain"
     first, second, *_ = values["verdict"].splitlines()
     assert first == "Uncertain: 1.10× as fast at batch 1 with eagle, likely 0.80–1.40×."
-    assert second == "Next: measure acceptance with specmargin profile acceptance."
-    assert "Batches" not in values["verdict"] and "\nDraft: " in values["verdict"]
+    assert second == "Largest uncertainty: acceptance; narrow it with specmargin profile acceptance."
+    assert "The gain is" not in values["verdict"] and "\nDraft: " in values["verdict"]
     assert "It is clearly faster, with an 80% range above 1, at no batch." in values["verdict_details"]
     assert values["surely_pays_at_batches"] == [] and values["uncertain_at_batches"] == values["pays_at_batches"]
     assert values["config"] == answer.config.text != ""  # the schedule is written all the same
-
-
-def _place(span: list[int]) -> str:
-    return f"{span[0]}" if span[0] == span[1] else f"{span[0]}–{span[1]}"
 
 
 def test_the_verdict_says_at_which_batches_it_is_clear() -> None:
     _, values = judged({1: (1.1, 0.9, 1.3), 16: (1.6, 1.3, 1.9), 64: (1.1, 0.9, 1.3)})
     ((first, last),) = values["surely_pays_at_batches"]
     assert 1 < first < 16 < last < 64
-    assert values["verdict"].startswith(f"Yes at batch {first}–{last}, uncertain at 1: 1.10× with eagle, ")
-    below, above = values["uncertain_at_batches"]
-    assert below == [1, first - 1]
-    assert f"\nBatches: gain at {first}–{last}; uncertain at {_place(below)}, {_place(above)}" in values["verdict"]
+    answer, second, *_ = values["verdict"].splitlines()
+    assert answer.startswith("Uncertain: 1.10× as fast at batch 1 with eagle, ")
+    assert second == f"The gain is clear only at batch {first}–{last}."
+    assert values["uncertain_at_batches"][0] == [1, first - 1]
+
+
+def test_the_verdict_says_at_which_batches_it_is_not() -> None:
+    _, values = judged({1: (1.6, 1.3, 1.9), 16: (1.1, 0.9, 1.3), 64: (1.6, 1.3, 1.9)})
+    ((first, last),) = values["uncertain_at_batches"]
+    assert values["verdict"].splitlines()[1] == f"The gain is not certain at batch {first}–{last}."
 
 
 def test_a_plan_is_judged_by_its_first_gain() -> None:

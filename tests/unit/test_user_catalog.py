@@ -339,7 +339,11 @@ def test_a_head_of_no_known_model(tmp_path: Path) -> None:
     [
         ("config.json", json.dumps(MOE["config"]), "is a config.json by itself, which `specmargin plan"),
         ("mine.json", "[]", "an entry is a table of names and values, not a list"),
-        ("mine.toml", "colour = 1\n", "has no field of an entry (model, gpu, drafter, engine-time, fabric, host, processor)"),
+        (
+            "mine.toml",
+            "colour = 1\n",
+            "has no field of an entry (model, gpu, drafter, engine-time, fabric, host, processor)",
+        ),
         ("mine.toml", template("host"), "plans use the host 'server' alone; name the file server.toml"),
         ("eagle.toml", template("drafter"), "'eagle' is a kind of drafter; give the file another name"),
     ],

@@ -103,13 +103,17 @@ def check_range(name: str, values: Sequence[int], low: int, high: int) -> None:
             raise ScenarioError(f"{name} must lie in {low}..{high}, got {value}")
 
 
-def make_plan(pricer: Pricer, batches: Sequence[int], setting: Setting, *, min_gain: float = 0.02) -> Plan:
-    """What the setting gives at each of `batches`."""
+def make_plan(
+    pricer: Pricer, batches: Sequence[int], setting: Setting, *, min_gain: float = 0.02, up_to: int = HORIZON
+) -> Plan:
+    """What the setting gives at each of `batches`. `up_to`: the largest batch that counts, unless a row is larger."""
     check_range("batch", batches, 1, MAX_BATCH)
     grid = pricer.grid(batches, setting.max_depth)
     held = setting.held_depth(grid)
     largest, no_spec_largest = setting.largest_batch(pricer, held), pricer.no_spec_largest_batch
-    horizon = min(max(largest, 1), HORIZON)
+    horizon = min(max(largest, 1), HORIZON, max(up_to, *batches))
+    capped = horizon < min(largest, HORIZON)  # more fit than count
+    reach, plain_reach = (min(fit, horizon) if capped else fit for fit in (largest, no_spec_largest))
     under = payoff(pricer, setting, up_to=horizon)
     graph_free = payoff(pricer.with_every_graph(), Setting(max_depth=setting.max_depth), up_to=horizon)
     return Plan(
@@ -120,9 +124,9 @@ def make_plan(pricer: Pricer, batches: Sequence[int], setting: Setting, *, min_g
         held_depth=held,
         largest_batch=largest,
         no_spec_largest_batch=no_spec_largest,
-        peak_tokens_per_second=_peak(pricer, setting, largest),
-        no_spec_peak_tokens_per_second=_peak(pricer, Setting.fixed(0), no_spec_largest),
-        no_spec_peak_beside_drafts=_peak(pricer, Setting.fixed(0), min(largest, no_spec_largest)),
+        peak_tokens_per_second=_peak(pricer, setting, reach),
+        no_spec_peak_tokens_per_second=_peak(pricer, Setting.fixed(0), plain_reach),
+        no_spec_peak_beside_drafts=_peak(pricer, Setting.fixed(0), min(reach, plain_reach)),
         payoff=under,
         priced_up_to=horizon,
         graph_free_paying=graph_free.paying,

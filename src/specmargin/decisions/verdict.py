@@ -19,7 +19,7 @@ from specmargin.decisions.plan import Plan
 from specmargin.phrases import lines, listed, say
 
 PHRASES: dict[str, list[str]] = tomllib.loads((files("specmargin.decisions") / "verdict.toml").read_text("utf-8"))
-MOST_LINES, LONG_SPANS, LONG_STEPS = 4, 2, 4  # lists of more are summarised
+MOST_LINES, LONG_SPANS, LONG_STEPS = 4, 2, 3  # lists of more are summarised
 _DETAILS = (
     *("pays_where", "clear_where", "loses_where", "graphs", "sequences", "peak"),
     *("acceptance", "change_of_depth", "context_limit", "deepest", "next"),
@@ -58,7 +58,6 @@ def verdict(
     uncertain, here = advice is Advice.UNCERTAIN, gains and not (service or unsupported)
     limit = plan.limit if here else None
     short = plan.loses_capacity and limit == plan.largest_batch  # of memory
-    clear = judgement.surely_paying if uncertain and here and at_batch is None else ()
     decodes_faster = bool(service) and plan.pays and not gains  # and yet the service does not
     values = _judged(plan, judgement) | _ranges(plan, judgement) | _depths(plan, None if uncertain else limit, at_batch)
     values |= dict(latency or {}) | dict(service or {})
@@ -70,15 +69,13 @@ def verdict(
         "gains": gains,
         "fails": not gains,
         "uncertain": uncertain,
-        "estimate": values["alone"] or (gains and (bool(unsupported) or advice in _ESTIMATED)),
+        "estimate": gains and (bool(unsupported) or advice in _ESTIMATED),
         "off": judgement.row.speedup if plan.pays and not judgement.drafts else None,
         "limit": limit,
         "here": here,
         "even": None if decodes_faster else values["even"],
         "hopeless": values["hopeless"] and not uncertain,
-        "short": short,
-        "clear_spans": _batches(clear) if len(clear) == 1 else None,
-        "sorted": _sorted(plan, judgement, limit, told=len(clear) == 1) if here else None,
+        **(_other_batches(plan, judgement, limit) if here else {}),
         "elsewhere": at_batch is not None and not gains and plan.pays and not latency,
         "crowded": too_large or waits_for_room or short,
         "nothing": not (plan.setting.max_depth == 0 or plan.pays or too_large or judgement.drafts),
@@ -109,6 +106,9 @@ def _judged(plan: Plan, judgement: Judgement) -> dict[str, Any]:
         "fewer_fit": plan.largest_batch < plan.no_spec_largest_batch,
         "largest_batch": plan.largest_batch,
         "several": plan.largest_batch != 1,
+        "several_plain": plan.no_spec_largest_batch != 1,
+        "first_batch": plan.rows[0].batch,
+        "last_batch": max((row.batch for row in plan.rows if row.fits), default=row.batch),
         "no_spec_largest_batch": plan.no_spec_largest_batch,
         "known": unknown is not None and fits,
         "unknown": unknown and unknown.phrase,
@@ -165,18 +165,16 @@ def _depths(plan: Plan, limit: int | None, at_batch: int | None) -> dict[str, An
     }
 
 
-def _sorted(plan: Plan, judgement: Judgement, limit: int | None, *, told: bool) -> str | None:
-    """Batches of clear gain, of a range that spans 1, and of a loss; None where the answer says as much.
-
-    `told`: the answer names the batches of clear gain.
-    """
-    unsure = judgement.uncertain
+def _other_batches(plan: Plan, judgement: Judgement, limit: int | None) -> dict[str, Any]:
+    """Where the gain is clear, if it is uncertain at the batch of the answer; else where it is not, up to `limit`."""
+    if judgement.advice is Advice.UNCERTAIN:
+        return {"clear_spans": _batches(judgement.surely_paying)}
     loses = plan.loss is not None and plan.loss.worst_speedup < 1.0 - plan.min_gain
-    kinds = {"gain": judgement.surely_paying, "uncertain": unsure, "slower": judgement.surely_losing if loses else ()}
-    items = [{"name": name} | _ends(spans, between=", ") for name, spans in kinds.items() if spans]
-    row = judgement.row.batch
-    said = (told and unsure == ((row, row),)) or (not unsure and limit is not None)
-    return None if said or len(items) < 2 else listed("kind", items, PHRASES, between="; ")
+    slower, unsure = (
+        tuple((low, min(high, limit or high)) for low, high in spans if low <= (limit or low))
+        for spans in (judgement.surely_losing if loses else (), judgement.uncertain)
+    )
+    return {"slower_spans": _batches(slower), "unsure_spans": _batches(unsure)}
 
 
 def _ranges(plan: Plan, judgement: Judgement) -> dict[str, Any]:

@@ -191,6 +191,8 @@ class EngineFormat:
     releases: Releases | None = None  # None: it has no numbered releases
     stops_early: bool = False  # a draft may stop at a confidence, --draft-p-min
     decode_refusal: Callable[[Layout], str | None] = lambda _: None  # why it cannot be a decode instance
+    # The largest batch that a plan covers unless a larger one is asked about; None: as many sequences as fit.
+    usual_batch: int | None = None
     layers_in_turn: bool = False  # several GPUs run one after another, unless it is told to split every tensor (--tp)
     # Why it cannot draft with this kind of drafter in pipeline stages; "" where it can.
     stage_drafts: Callable[[Layout, str], str] = lambda _layout, _kind: ""

@@ -6,6 +6,8 @@ the one that was priced; if none was, it is the hurdle of the last token at the 
 does not pay. (common/arg.cpp and common/speculative.cpp, b10586 of August and b11434 of October 2026; `--draft-max` of
 earlier versions was removed; benchmark: tools/server/bench/speed-bench)
 
+A server has four slots unless `-np` says otherwise (tools/server/server.cpp), so plans cover four sequences.
+
 One depth: requests had `speculative.n_max` once; tools/server/server-schema.cpp leaves these fields out of both builds.
 """
 
@@ -90,6 +92,7 @@ FORMAT = EngineFormat(
     check=check,
     metric="avg_pred_t/s",
     stops_early=True,
+    usual_batch=4,
     layers_in_turn=True,
     refuses=refuses,
     decode_refusal=lambda _: "llama.cpp has no disaggregated serving",

@@ -4,6 +4,7 @@ mlx-lm (0.32, mlx_lm/generate.py, server.py): `--draft-model`, `--num-draft-toke
 while a draft model is loaded, and refuses models whose cache cannot be trimmed: recurrent states cannot.
 mlx-vlm (August 2026, server/cli.py): `--draft-kind mtp`, `eagle3` or `dflash` (DSpark too), `--draft-block-size` counts
 the verified positions, one more than are drafted. Neither has n-gram drafts, and neither reads GGUF files.
+Plans cover four sequences, as those of llama.cpp.
 """
 
 from __future__ import annotations
@@ -73,6 +74,7 @@ FORMAT = EngineFormat(
     check=check,
     metric="Aggregate tokens/sec",
     lengths_note=None,
+    usual_batch=4,
     refuses=refuses,
     cannot_draft=cannot_draft,
     decode_refusal=lambda _: "MLX has no disaggregated serving",

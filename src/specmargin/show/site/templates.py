@@ -45,7 +45,7 @@ def templates(engine: EngineFormat, choice: DraftChoice) -> dict[str, Any]:
     schedules = {"one": _ONE} | ({} if rule.one_depth else _SEVERAL)
     texts = {name: _text(engine.express(request, schedule)) for name, schedule in schedules.items()}
     off = {name: _off(request, batches) for name, batches in (("off_one", (1,)), ("off_many", (1, 2)))}
-    return asdict(rule) | texts | off
+    return asdict(rule) | {"usual_batch": engine.usual_batch} | texts | off
 
 
 def _text(config: EngineConfig) -> dict[str, Any]:

@@ -247,7 +247,8 @@ def drafter_plan(choice: DraftChoice, pricer: Pricer, request: PlanRequest) -> D
         batches = service.batches
     if request.at_batch is not None:
         batches = sorted({*batches, request.at_batch})
-    plan = make_plan(pricer, batches, setting, min_gain=request.min_gain)
+    usual = find_engine(pricer.scenario.engine).usual_batch or HORIZON
+    plan = make_plan(pricer, batches, setting, min_gain=request.min_gain, up_to=usual)
     return DrafterPlan(
         request=request,
         choice=choice,
@@ -358,7 +359,8 @@ def _batches(pricer: Pricer, request: PlanRequest, setting: Setting, settled: Se
     if request.concurrency is not None:
         drafting = max(pricer.largest_batch(setting.max_depth), 1)
         return sorted({min(request.concurrency, drafting), min(request.concurrency, fits)})
-    return [batch for batch in DEFAULT_BATCHES if batch <= fits] or [1]
+    usual = find_engine(pricer.scenario.engine).usual_batch or HORIZON
+    return [batch for batch in DEFAULT_BATCHES if batch <= min(fits, usual)] or [1]
 
 
 def engine_config(

@@ -24,7 +24,7 @@ export function summary({ plan, here }, state = {}) {
   };
 }
 
-const EXPLAINED = "the benchmark that --explain prints", FEWER_FIT = "\nSequences that fit in memory: "; // `certainty.py`, `verdict.toml`
+const EXPLAINED = "the benchmark that --explain prints", FEWER_FIT = "\nFits in memory: "; // `certainty.py`, `verdict.toml`
 
 const drafts = (plan) => plan.schedule.some(([, , depth]) => depth > 0);
 
@@ -78,8 +78,8 @@ export function strip(plan, here) {
 function memory(plan) {
   if (plan.verdict.includes(FEWER_FIT)) return [];
   const [drafting, plain] = [plan.largest_batch, plan.no_spec_largest_batch].map(whole);
-  const text = drafting === plain || !drafts(plan) ? plain : `${drafting} with drafts, ${plain} without`;
-  return [{ topic: "memory", text: `Sequences that fit in memory: ${text}.` }];
+  const text = drafting === plain || !drafts(plan) ? `${plain} sequences` : `${drafting} sequences with drafts, ${plain} without`;
+  return [{ topic: "memory", text: `Fits in memory: ${text}.` }];
 }
 
 const spans = (ranges) => ranges.slice(0, 3).map(([first, last]) => (first === last ? whole(first) : `${whole(first)} to ${whole(last)}`)).join(" and ") + (ranges.length > 3 ? " …" : "");
@@ -104,8 +104,8 @@ function limit(plan, here, state) {
   }
   if (state.tpot_slo) parts.push(target(plan, here, Number(state.tpot_slo)));
   if (plan.config === "" && !drafts(plan)) parts.push("no depth pays at the batches considered");
-  else if (!plan.verdict.includes("\nPays: ")) parts.push(plan.pays_at_batches.length ? `${plan.service ? "decode steps gain" : "pays"} at batch ${spans(plan.pays_at_batches)}` : "pays at no batch");
-  if (plan.loses_at_batches.length && !plan.verdict.includes("slower at ")) parts.push(`loses at batch ${spans(plan.loses_at_batches)}`);
+  else if (!plan.verdict.includes("\nPays at ")) parts.push(plan.pays_at_batches.length ? `${plan.service ? "decode steps gain" : "pays"} at batch ${spans(plan.pays_at_batches)}` : "pays at no batch");
+  if (plan.loses_at_batches.length && !plan.verdict.includes("\nSlower at ")) parts.push(`loses at batch ${spans(plan.loses_at_batches)}`);
   parts.push(`bottleneck ${bound(here)}`);
   const text = parts.join("; ");
   return { topic: "limit", text: `${text[0].toUpperCase()}${text.slice(1)}.` };

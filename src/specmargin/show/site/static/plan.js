@@ -51,25 +51,26 @@ class Prices {
 export function makePlan(slice, site, state) {
   const { limits } = site, { cell } = slice, drafter = cell.drafters[state.drafter];
   const prices = new Prices(slice, state.drafter, state.survival ?? drafter.survival, Math.min(state.depth, drafter.depth));
-  const plainFits = slice.plainFits(), batches = limits.batches.filter((batch) => batch <= Math.max(plainFits, 1));
+  const plainFits = slice.plainFits(), usual = drafter.format.usual_batch ?? limits.horizon, batches = limits.batches.filter((batch) => batch <= Math.max(Math.min(plainFits, usual), 1));
   const shown = [...new Set([...batches, state.batch])].sort((a, b) => a - b); // the batch asked about has a row
   const setting = settingOf(prices, drafter.format, batches, limits);
   const { schedule } = setting, configured = maxDepth(schedule) > 0, fits = configured ? prices.fits(maxDepth(schedule)) : plainFits;
   const hour = state.price === null ? cell.plan.gpu_hour : { usd: state.price, assumed: false, source: null, month: null };
   const view = { cell, slice, state, drafter, prices, schedule, configured, fits, limits, hour };
   const rows = shown.map((batch) => rowAt(view, batch)), asked = rows.find((each) => each.batch === state.batch);
-  const horizon = Math.min(Math.max(fits, 1), limits.horizon), gains = outcome(view, horizon);
+  const horizon = Math.min(Math.max(fits, 1), limits.horizon, Math.max(usual, ...shown)), gains = outcome(view, horizon);
+  const capped = horizon < Math.min(fits, limits.horizon), reach = capped ? horizon : fits, plainReach = capped ? Math.min(plainFits, horizon) : plainFits; // `make_plan`
   const plan = {
     ...cell.plan, gpu_hour: hour, drafter: drafter.name, context: state.context, sources: sourcesOf(drafter, state), warnings: [...cell.warnings[rows[0].depth], ...extrapolated(state.survival?.length ?? drafter.known, maxDepth(schedule), site.phrases)], rows,
     pays_at_batches: where(gains, (gain) => gain > 1), loses_at_batches: where(gains, (gain) => gain < 1),
     stops_at_context: stopsAtContext(view), switch_acceptance: switchAcceptance(prices, shown[0]),
     largest_batch: fits, no_spec_largest_batch: plainFits,
-    peak_tokens_per_second: peak(Math.min(fits, limits.max_batch), (batch) => batch / tpot(view, batch)),
-    no_spec_peak_tokens_per_second: peak(Math.min(plainFits, limits.max_batch), (batch) => batch / prices.at(batch).plain),
+    peak_tokens_per_second: peak(Math.min(reach, limits.max_batch), (batch) => batch / tpot(view, batch)),
+    no_spec_peak_tokens_per_second: peak(Math.min(plainReach, limits.max_batch), (batch) => batch / prices.at(batch).plain),
     config: setting.text, config_needs: setting.needs, config_file: setting.file, config_notes: setting.notes, schedule,
     serve: served(cell.commands, setting, asked, state.context),
   };
-  const pays = rows.some((each) => each.fits && each.depth > 0 && each.speedup > 1), drafted = asked.fits && asked.depth > 0, losesCapacity = lessCapacity(view, plan), limit = limitOf(plan, gains, losesCapacity, limits.min_gain);
+  const pays = rows.some((each) => each.fits && each.depth > 0 && each.speedup > 1), drafted = asked.fits && asked.depth > 0, losesCapacity = lessCapacity(view, plan, Math.min(reach, plainReach)), limit = limitOf(plan, gains, losesCapacity, limits.min_gain);
   const judged = drafted || pays ? asked : bestDraft(view, asked.fits ? [asked] : []) ?? asked, sure = rangeOf(view, judged.batch, judged.depth, judged.speedup), clear = certainty(view, rows, gains);
   const spansOne = sure.low <= 1 && sure.high >= 1;
   plan.advice = !asked.fits ? "none-fits" : !drafted ? (pays ? "do-not-speculate" : refusal(judged, sure)) : spansOne ? "uncertain" : asked.speedup <= 1 ? "do-not-speculate" : limit ? "speculate-up-to-batch" : "speculate";
@@ -180,8 +181,8 @@ function bestDraft(view, fitting) {
 }
 
 // Whether peak throughput falls, mostly since memory for drafts leaves fewer sequences: `Plan.loses_capacity`.
-function lessCapacity({ prices, fits, limits }, { peak_tokens_per_second: reached, no_spec_peak_tokens_per_second: plain }) {
-  return reached < (1 - limits.min_gain) * plain && 2 * peak(Math.min(fits, limits.max_batch), (batch) => batch / prices.at(batch).plain) <= plain + reached;
+function lessCapacity({ prices, limits }, { peak_tokens_per_second: reached, no_spec_peak_tokens_per_second: plain }, largest) {
+  return reached < (1 - limits.min_gain) * plain && 2 * peak(Math.min(largest, limits.max_batch), (batch) => batch / prices.at(batch).plain) <= plain + reached;
 }
 
 // The last batch that pays, if it must be told: `Plan.limit`.
