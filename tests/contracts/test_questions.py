@@ -70,7 +70,12 @@ MACHINES = {
     ),
     "an M4 Max, whatever runs there": (
         "plan qwen3-30b-a3b --gpu m4-max --weights q4_k_m",
-        (ANSWER, r"Apple M4 Max", r"llama\.cpp", r"^Largest uncertainty: .*; narrow it with specmargin measure llamacpp\."),
+        (
+            ANSWER,
+            r"Apple M4 Max",
+            r"llama\.cpp",
+            r"^Largest uncertainty: .*; narrow it with specmargin measure llamacpp\.",
+        ),
     ),
     "the batch from which on Mixtral on A100s should not speculate": (
         "plan mixtral-8x7b --gpu a100 --gpus 2 --drafter eagle",

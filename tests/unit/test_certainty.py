@@ -117,7 +117,7 @@ def judged(speedups: dict[int, tuple[float, float, float]], **options: Any) -> t
 def test_a_range_above_one_is_a_gain() -> None:
     answer, values = judged({1: (1.5, 1.2, 1.8), 64: (1.4, 1.1, 1.7)})
     assert values["advice"] == "speculate" and values["verdict"].startswith(
-        "Yes: 1.50× as fast at batch 1 with eagle, likely 1.20–1.80×.\n"
+        "Yes, up to batch 256: 1.50× as fast at batch 1 with eagle, likely 1.20–1.80×.\n"
     )
     assert values["surely_pays_at_batches"] == values["pays_at_batches"] and values["uncertain_at_batches"] == []
     assert "The gain is" not in values["verdict"] and "clearly" not in " ".join(values["verdict_details"])
@@ -141,9 +141,13 @@ def test_the_verdict_says_at_which_batches_it_is_clear() -> None:
     ((first, last),) = values["surely_pays_at_batches"]
     assert 1 < first < 16 < last < 64
     answer, second, *_ = values["verdict"].splitlines()
+    assert answer == f"Yes at batch {first}–{last}: 1.60× as fast at batch 16 with eagle, likely 1.30–1.90×."
+    assert re.match(rf"The gain is not certain at batch 1(–{first - 1})? and {last + 1}", second)
+    assert values["advice"].startswith("speculate") and values["headline"]["batch"] == 16
+    _, at_one = judged({1: (1.1, 0.9, 1.3), 16: (1.6, 1.3, 1.9), 64: (1.1, 0.9, 1.3)}, at_batch=1)
+    answer, second, *_ = at_one["verdict"].splitlines()
     assert answer.startswith("Uncertain: 1.10× as fast at batch 1 with eagle, ")
     assert second == f"The gain is clear only at batch {first}–{last}."
-    assert values["uncertain_at_batches"][0] == [1, first - 1]
 
 
 def test_the_verdict_says_at_which_batches_it_is_not() -> None:

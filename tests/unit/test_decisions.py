@@ -184,9 +184,9 @@ def test_moe_and_dense_differ_in_shape() -> None:
 
 def test_verdict_says_what_to_do_and_what_would_change_it() -> None:
     plan = make_plan(pricer(drafter="mtp", acceptance="0.78"), ROWS, Setting(max_depth=8, graph_limit=512))
-    assert said(plan).startswith("Uncertain: ") and "\nThe gain is clear only at batch " in said(plan)
+    assert said(plan).startswith("Yes at batch ") and "\nThe gain is not certain at batch 1–" in said(plan)
     assert re.search(
-        r"Pays above an acceptance of 0\.\d\d per token at batch 1; given: 0\.78\.",
+        r"Pays above an acceptance of 0\.\d\d per token at batch 16; given: 0\.78\.",
         " ".join(details(plan, judged(plan))),
     )
     assert any(fact.startswith("Below a per-token acceptance of") for fact in details(plan, judged(plan)))

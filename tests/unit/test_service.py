@@ -136,7 +136,7 @@ def test_the_headline_is_the_services() -> None:
     options = ["--gpu", "h200", "--prices", "laws", "--isl", "4096", "--osl", "64", "--concurrency", "64"]
     text = run("plan", "llama-3.1-8b", *options).out
     assert re.match(r"\w+: \d\.\d\d× as fast at concurrency 64 with eagle, likely ", text)
-    assert "\nPrefill: " in text and "as fast at batch 64" not in text  # in place of decode steps, not before them
+    assert "\nPrefill takes " in text and "as fast at batch 64" not in text  # in place of decode steps, not before them
     payload = json.loads(run("plan", "llama-3.1-8b", *options, "--json").out)
     assert payload["service"]["concurrency"] == 64
     assert payload["service"]["range_ratio"] == payload["options"]["range_ratio"] == 0.5
@@ -165,7 +165,7 @@ def test_a_load_for_which_nothing_is_drafted_is_named_and_its_range_includes_the
 def test_an_acceptance_just_under_the_one_needed_is_printed_with_more_digits() -> None:
     needed = planned(*MODELS[3], depth=1, batch="4", acceptance="0.02").refused[0].break_even_acceptance
     text = answer_text(planned(*MODELS[3], depth=1, batch="4", acceptance=f"{needed - 1e-4:.5f}"))
-    shown, used = map(float, re.findall(r"break-even (0\.\d+) at batch 4, (0\.\d+) given", text)[0])
+    shown, used = map(float, re.findall(r"acceptance of (0\.\d+) per token at batch 4; given: (0\.\d+)\.", text)[0])
     assert used < shown and shown == pytest.approx(needed, abs=1e-3) and used == pytest.approx(needed - 1e-4, abs=1e-3)
 
 

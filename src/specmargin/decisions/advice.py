@@ -30,7 +30,7 @@ class Advice(StrEnum):
 class Judgement:
     """The row by which a plan is judged, with its range, and how sure the plan is at each batch that it covers."""
 
-    row: PlanRow  # that of the batch asked about, or the first that fits and gains; else the best draft
+    row: PlanRow  # that of the batch asked about, or the first whose gain is clear, or that gains; else the best draft
     range: SpeedupRange
     drafts: bool  # whether the plan drafts there; if not, the row is of the best draft, which the plan does not use
     surely_paying: Spans  # batches at which the range of the speed-up lies above 1
@@ -55,7 +55,9 @@ def judge(
     asked = [pair for pair in pairs if at_batch in (None, pair[0].batch)]
     fitting = [pair for pair in asked if pair[0].fits]
     drafting = [pair for pair in fitting if pair[0].depth > 0 and (at_batch is not None or pair[0].speedup > 1.0)]
-    row, sure = drafting[0] if drafting else refused or (fitting or asked)[0]
+    clear = [pair for pair in drafting if pair[1].low > 1.0]
+    judged = (clear or drafting)[:1]
+    row, sure = judged[0] if judged else refused or (fitting or asked)[0]
     paying, uncertain, losing = _spans(plan, [pair for pair in pairs if pair[0].depth > 0])
     return Judgement(
         row=row,
@@ -64,21 +66,21 @@ def judge(
         surely_paying=paying,
         uncertain=uncertain,
         surely_losing=losing,
-        advice=_advice(plan, drafting, refused, supported=supported) if fitting else Advice.NONE_FITS,
+        advice=_advice(plan, judged, refused, supported=supported) if fitting else Advice.NONE_FITS,
     )
 
 
 def _advice(
     plan: Plan,
-    drafting: Sequence[tuple[PlanRow, SpeedupRange]],
+    judged: Sequence[tuple[PlanRow, SpeedupRange]],
     refused: tuple[PlanRow, SpeedupRange] | None,
     *,
     supported: bool,
 ) -> Advice:
-    if not drafting:
+    if not judged:
         unclear = refused is not None and refused[0].speedup <= 1.0 <= refused[1].high
         return Advice.UNCERTAIN if unclear else Advice.DO_NOT
-    row, sure = drafting[0]
+    row, sure = judged[0]
     if row.speedup <= 1.0 and not sure.spans_one:
         return Advice.DO_NOT
     if not supported:

@@ -60,6 +60,7 @@ def verdict(
     short = plan.loses_capacity and limit == plan.largest_batch  # of memory
     decodes_faster = bool(service) and plan.pays and not gains  # and yet the service does not
     values = _judged(plan, judgement) | _ranges(plan, judgement) | _depths(plan, None if uncertain else limit, at_batch)
+    told = limit if limit is not None or not here else values["off_above"]  # the flags draft nothing beyond
     values |= dict(latency or {}) | dict(service or {})
     waits_for_room = (values.get("waits") or values.get("queue_grows")) and values["wanted"] > plan.largest_batch
     values |= {
@@ -71,11 +72,11 @@ def verdict(
         "uncertain": uncertain,
         "estimate": gains and (bool(unsupported) or advice in _ESTIMATED),
         "off": judgement.row.speedup if plan.pays and not judgement.drafts else None,
-        "limit": limit,
+        "limit": told,
         "here": here,
-        "even": None if decodes_faster else values["even"],
+        "even": None if decodes_faster or values["alone"] else values["even"],
         "hopeless": values["hopeless"] and not uncertain,
-        **(_other_batches(plan, judgement, limit) if here else {}),
+        **(_other_batches(plan, judgement, told) if here else {}),
         "elsewhere": at_batch is not None and not gains and plan.pays and not latency,
         "crowded": too_large or waits_for_room or short,
         "nothing": not (plan.setting.max_depth == 0 or plan.pays or too_large or judgement.drafts),
@@ -135,7 +136,7 @@ def _acceptance(plan: Plan, judgement: Judgement) -> dict[str, Any]:
 def _depths(plan: Plan, limit: int | None, at_batch: int | None) -> dict[str, Any]:
     """What is drafted at every batch that fits, or at the one batch that was asked about.
 
-    `limit`: the last batch that pays; where the flags draft at all larger ones too, it is for the server to keep.
+    `limit`: the last batch that pays; where the flags draft at larger ones too, it is for the server to keep.
     """
     schedule, last = plan.setting.schedule, max(plan.largest_batch, 1)
     by_row = at_batch is not None or len(plan.rows) == 1
@@ -155,26 +156,30 @@ def _depths(plan: Plan, limit: int | None, at_batch: int | None) -> dict[str, An
     depths = [step["depth"] for step in (steps[:-1] if stops else steps)]
     many = len(depths) > LONG_STEPS
     one_or_more = [step | {"one": step["low"] == step["high"], "open": goes_on and step is steps[-1]} for step in steps]
-    kept = goes_on and not steps[-1]["off"] and limit is not None and limit < last
+    drafted = max((step["high"] for step in steps if not step["off"]), default=0)  # the last batch of a draft
+    cap = limit if goes_on and limit is not None and limit < min(drafted, last) else None
     return {
         "least": min(depths) if many else None,
         "most": max(depths) if many else None,
         "off_above": steps[-1]["low"] - 1 if stops else None,
-        "cap": limit if kept else None,
+        "cap": cap,
+        "several_cap": cap != 1,
         "every_step": listed("step", one_or_more, PHRASES, between=", "),
     }
 
 
 def _other_batches(plan: Plan, judgement: Judgement, limit: int | None) -> dict[str, Any]:
     """Where the gain is clear, if it is uncertain at the batch of the answer; else where it is not, up to `limit`."""
+    clear = judgement.surely_paying
     if judgement.advice is Advice.UNCERTAIN:
-        return {"clear_spans": _batches(judgement.surely_paying)}
+        return {"clear_spans": _batches(clear)}
     loses = plan.loss is not None and plan.loss.worst_speedup < 1.0 - plan.min_gain
     slower, unsure = (
         tuple((low, min(high, limit or high)) for low, high in spans if low <= (limit or low))
         for spans in (judgement.surely_losing if loses else (), judgement.uncertain)
     )
-    return {"slower_spans": _batches(slower), "unsure_spans": _batches(unsure)}
+    surely = _batches(clear) if unsure and len(clear) == 1 else None
+    return {"surely": surely, "slower_spans": _batches(slower), "unsure_spans": _batches(unsure)}
 
 
 def _ranges(plan: Plan, judgement: Judgement) -> dict[str, Any]:

@@ -16,7 +16,7 @@ export function verdict(plan, view, phrases) {
     ...(gain ? others(plan, losing.length > 0 && worst < 1 - limits.min_gain ? surelyLosing : [], last, at) : {}), crowded: tooLarge || short, fewer_fit: plan.largest_batch < plan.no_spec_largest_batch,
     nothing: prices.maxDepth > 0 && !pays && !tooLarge && !drafted, drafts: gain, known: Boolean(unknown?.narrow) && !tooLarge, unknown: unknown?.phrase, narrow: unknown?.narrow,
     every_step: say("step", phrases, { first: true, only: true, one: true, low: judged.batch, depth: judged.depth, plural: judged.depth !== 1 }), // of the batch asked about
-    ...acceptance(judged, prices, inputs, uncertain),
+    ...acceptance(judged, prices, inputs, uncertain), ...(alone ? { even: null } : {}),
   }, limits.most_lines).join("\n");
 }
 
@@ -30,7 +30,7 @@ function acceptance({ depth, break_even_acceptance: even }, { committed }, input
 function others({ advice, surely_pays_at_batches: clear, uncertain_at_batches: unsure }, slower, last, at) {
   if (advice === "uncertain") return { clear_spans: at(clear) };
   const kept = (ranges) => ranges.filter(([low]) => low <= (last ?? low)).map(([low, high]) => [low, Math.min(high, last ?? high)]);
-  return { slower_spans: at(kept(slower)), unsure_spans: at(kept(unsure)) };
+  return { surely: kept(unsure).length && clear.length === 1 ? at(clear) : null, slower_spans: at(kept(slower)), unsure_spans: at(kept(unsure)) };
 }
 
 const batches = (ranges, phrases, long) => (ranges.length ? say("batches", phrases, ends(ranges, phrases, long, " and ")) : null);
