@@ -13,15 +13,16 @@ _NUMBER, _COUNT = r"\d+\.\d\d", r"[\d,]+"
 _LOAD = rf"(?:batch {_COUNT}|[\d.]+ requests/s|concurrency {_COUNT})"
 _FACTOR, _DRAFTER, _LIKELY = rf"{_NUMBER}× as fast", r"[\w.:-]+", rf"likely {_NUMBER}–{_NUMBER}×"
 _SPEED = rf"{_FACTOR} at {_LOAD} with {_DRAFTER}, {_LIKELY}"
-_SPAN = rf"{_COUNT}(?:–{_COUNT})?"
+_SPAN = rf"{_COUNT}(?:–{_COUNT}|\+)?"
 _SPANS = rf"(?:batch {_SPAN}(?: and {_SPAN})?|some batches from {_COUNT} to {_COUNT})"
 #: The whole first line, by advice.
 ANSWERS = {
-    Advice.SPECULATE: rf"Yes(?:, up to batch {_COUNT}| at {_SPANS})?: {_SPEED}",
-    Advice.UP_TO_BATCH: rf"Yes(?:, up to batch {_COUNT}| at {_SPANS}): {_SPEED}",
+    Advice.SPECULATE: rf"(?:Yes(?:, up to batch {_COUNT}| at {_SPANS})?|Mostly yes): {_SPEED}",
+    Advice.UP_TO_BATCH: rf"(?:Yes, up to batch {_COUNT}|Yes at {_SPANS}|Mostly yes): {_SPEED}",
     Advice.UNCERTAIN: rf"Uncertain: (?:best draft )?{_SPEED}",
     Advice.DO_NOT: rf"No: (?:(?:best draft )?{_SPEED}|{_FACTOR} at batch {_COUNT}, where the flags draft nothing"
-    rf"|every depth loses at some batch from {_COUNT} to {_COUNT}|no depth pays at any batch considered"
+    rf"|no single draft depth pays at every batch size from {_COUNT} to {_COUNT}"
+    r"|no depth pays at any batch considered"
     r"|--depth 0 leaves nothing to draft"
     rf"|the queue grows at {_LOAD} with drafts, and not without"
     rf"|at {_LOAD} drafts miss the target that is met without them)"
@@ -38,12 +39,12 @@ FACTS = (
     r"Target of [\d.]+ ms per token: [\d.]+ ms with drafts, [\d.]+ ms without",
     rf"Estimate: (?:best draft )?{_SPEED}",
     r"Time to first token: [\d.,]+ m?s with drafts, [\d.,]+ m?s without",
-    rf"If all you run is batch {_COUNT}: {_FACTOR} with {_DRAFTER}, {_LIKELY}",
     rf"(?:Pays|The gain is clear only|Slower|The gain is not certain) at {_SPANS}",
-    rf"Slower above batch {_COUNT}: serve at most {_COUNT} sequences? at a time",
+    rf"Slower than no speculation above batch {_COUNT}: cap the server at {_COUNT} sequences?",
     rf"Fits in memory: {_COUNT} sequences?(?: with drafts, {_COUNT} without)?",
     r"Prefill takes \d+% of the time without drafts, and drafts do not shorten it",
-    rf"Draft: (?:nothing|\d+ tokens? at (?:every batch|batch {_SPAN}(?:, \d+ at {_SPAN}){{0,2}})"
+    rf"Draft: (?:nothing|nothing; \d+ tokens? if you only run batch {_COUNT}: {_NUMBER}×, {_LIKELY}"
+    rf"|\d+ tokens? at (?:every batch|batch {_SPAN}(?:, \d+ at {_SPAN}){{0,2}})"
     rf"(?:, \d+ from {_COUNT} on|, none above)?"
     rf"|\d+ to \d+ tokens, set per batch by the flags(?:, none above batch {_COUNT})?)",
     rf"Pays above an acceptance of 0\.\d{{2,6}} per token at batch {_COUNT}; "

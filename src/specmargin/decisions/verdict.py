@@ -73,15 +73,18 @@ def verdict(
         "estimate": gains and (bool(unsupported) or advice in _ESTIMATED),
         "off": judgement.row.speedup if plan.pays and not judgement.drafts else None,
         "limit": told,
+        "depth": judgement.row.depth,
+        "plural": judgement.row.depth != 1,
         "here": here,
         "even": None if decodes_faster or values["alone"] else values["even"],
         "hopeless": values["hopeless"] and not uncertain,
-        **(_other_batches(plan, judgement, told) if here else {}),
+        **(_other_batches(plan, judgement, told, fits=short) if here else {}),
         "elsewhere": at_batch is not None and not gains and plan.pays and not latency,
         "crowded": too_large or waits_for_room or short,
         "nothing": not (plan.setting.max_depth == 0 or plan.pays or too_large or judgement.drafts),
         "drafts": gains and not unsupported,
     }
+    values["mostly"] = bool(values.get("slower_spans") or values.get("unsure_spans"))
     return "\n".join(lines("verdict", PHRASES, values, most=MOST_LINES))
 
 
@@ -152,12 +155,14 @@ def _depths(plan: Plan, limit: int | None, at_batch: int | None) -> dict[str, An
         else:
             steps.append({"low": low, "high": high, "depth": depth, "plural": depth != 1, "off": depth == 0})
     goes_on = bool(steps) and not (by_row or schedule is None)
+    drafted = max((step["high"] for step in steps if not step["off"]), default=0)  # the last batch of a draft
+    cap = limit if goes_on and limit is not None and limit < min(drafted, last) else None
+    if cap is not None:  # what larger batches would draft is told by nobody: the server is to have none
+        steps, goes_on = [step | {"high": min(step["high"], cap)} for step in steps if step["low"] <= cap], False
     stops = goes_on and len(steps) > 1 and steps[-1]["off"]
     depths = [step["depth"] for step in (steps[:-1] if stops else steps)]
     many = len(depths) > LONG_STEPS
     one_or_more = [step | {"one": step["low"] == step["high"], "open": goes_on and step is steps[-1]} for step in steps]
-    drafted = max((step["high"] for step in steps if not step["off"]), default=0)  # the last batch of a draft
-    cap = limit if goes_on and limit is not None and limit < min(drafted, last) else None
     return {
         "least": min(depths) if many else None,
         "most": max(depths) if many else None,
@@ -168,18 +173,21 @@ def _depths(plan: Plan, limit: int | None, at_batch: int | None) -> dict[str, An
     }
 
 
-def _other_batches(plan: Plan, judgement: Judgement, limit: int | None) -> dict[str, Any]:
-    """Where the gain is clear, if it is uncertain at the batch of the answer; else where it is not, up to `limit`."""
-    clear = judgement.surely_paying
+def _other_batches(plan: Plan, judgement: Judgement, limit: int | None, *, fits: bool) -> dict[str, Any]:
+    """Where the gain is clear, if it is uncertain at the batch of the answer; else where it is not, up to `limit`.
+
+    `fits`: the verdict says how many sequences fit, so that the last batch is told as a number.
+    """
+    clear, end = judgement.surely_paying, None if fits else plan.priced_up_to
     if judgement.advice is Advice.UNCERTAIN:
-        return {"clear_spans": _batches(clear)}
+        return {"clear_spans": _batches(clear, end)}
     loses = plan.loss is not None and plan.loss.worst_speedup < 1.0 - plan.min_gain
     slower, unsure = (
         tuple((low, min(high, limit or high)) for low, high in spans if low <= (limit or low))
         for spans in (judgement.surely_losing if loses else (), judgement.uncertain)
     )
-    surely = _batches(clear) if unsure and len(clear) == 1 else None
-    return {"surely": surely, "slower_spans": _batches(slower), "unsure_spans": _batches(unsure)}
+    surely = _batches(clear, end) if unsure and len(clear) == 1 else None
+    return {"surely": surely, "slower_spans": _batches(slower, end), "unsure_spans": _batches(unsure, end)}
 
 
 def _ranges(plan: Plan, judgement: Judgement) -> dict[str, Any]:
@@ -202,16 +210,16 @@ def _ranges(plan: Plan, judgement: Judgement) -> dict[str, Any]:
     }
 
 
-def _batches(spans: Spans) -> str | None:
+def _batches(spans: Spans, end: int | None = None) -> str | None:
+    """`end`: the largest batch that counts; what reaches it goes on as far as sequences fit."""
     if not spans:
         return None
-    return say("batches", PHRASES, _ends(spans, between=" and "))
-
-
-def _ends(spans: Spans, *, between: str) -> dict[str, Any]:
-    items = [{"low": low, "high": high, "one": low == high} for low, high in spans]
+    items = [
+        {"low": low, "high": high, "one": low == high, "open": end is not None and high >= end > low}
+        for low, high in spans
+    ]
     ends = {"scattered": len(spans) > LONG_SPANS, "low": spans[0][0], "high": spans[-1][1]}
-    return ends | {"spans": listed("span", items, PHRASES, between=between)}
+    return say("batches", PHRASES, ends | {"spans": listed("span", items, PHRASES, between=" and ")})
 
 
 # --- of the details alone ---

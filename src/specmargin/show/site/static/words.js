@@ -9,11 +9,12 @@ export function verdict(plan, view, phrases) {
   const { judged, drafted, pays, gains, prices, low, high, unknown, inputs, limits, limit, losesCapacity, surelyLosing } = view, { pays_at_batches: paying, loses_at_batches: losing } = plan;
   const gain = GAINS.includes(plan.advice) && pays, uncertain = plan.advice === "uncertain", tooLarge = plan.advice === "none-fits";
   const known = judged.depth > 0 && !tooLarge, refused = known && !drafted, alone = refused && !pays && judged.speedup > 1, last = gain ? limit : null, short = gain && losesCapacity && last === plan.largest_batch, fitting = plan.rows.filter((row) => row.fits);
-  const worst = Math.min(...gains.map(([, speedup]) => speedup)), at = (ranges) => batches(ranges, phrases, limits.long_spans);
+  const worst = Math.min(...gains.map(([, speedup]) => speedup)), at = (ranges, end) => batches(ranges, phrases, limits.long_spans, end), end = short ? undefined : gains[gains.length - 1]?.[0];
+  const exceptions = gain ? others(plan, losing.length > 0 && worst < 1 - limits.min_gain ? surelyLosing : [], last, (ranges) => at(ranges, end)) : {}, mostly = Boolean(exceptions.slower_spans || exceptions.unsure_spans);
   return lines("verdict", phrases, {
     ...plan, too_large: tooLarge, no_drafts: prices.maxDepth === 0, gains: gain, fails: !gain, uncertain, alone, refused, off: pays && !drafted && judged.speedup,
-    factor: known && judged.speedup, low, high, batch: judged.batch, limit: last, several: plan.largest_batch !== 1, several_plain: plan.no_spec_largest_batch !== 1, first_batch: plan.rows[0].batch, last_batch: (fitting[fitting.length - 1] ?? judged).batch, elsewhere: pays && !gain, paying_batches: at(paying),
-    ...(gain ? others(plan, losing.length > 0 && worst < 1 - limits.min_gain ? surelyLosing : [], last, at) : {}), crowded: tooLarge || short, fewer_fit: plan.largest_batch < plan.no_spec_largest_batch,
+    factor: known && judged.speedup, low, high, batch: judged.batch, limit: last, several: plan.largest_batch !== 1, several_plain: plan.no_spec_largest_batch !== 1, first_batch: plan.rows[0].batch, last_batch: (fitting[fitting.length - 1] ?? judged).batch, depth: judged.depth, plural: judged.depth !== 1, elsewhere: pays && !gain, paying_batches: at(paying),
+    ...exceptions, mostly, crowded: tooLarge || short, fewer_fit: plan.largest_batch < plan.no_spec_largest_batch,
     nothing: prices.maxDepth > 0 && !pays && !tooLarge && !drafted, drafts: gain, known: Boolean(unknown?.narrow) && !tooLarge, unknown: unknown?.phrase, narrow: unknown?.narrow,
     every_step: say("step", phrases, { first: true, only: true, one: true, low: judged.batch, depth: judged.depth, plural: judged.depth !== 1 }), // of the batch asked about
     ...acceptance(judged, prices, inputs, uncertain), ...(alone ? { even: null } : {}),
@@ -33,9 +34,9 @@ function others({ advice, surely_pays_at_batches: clear, uncertain_at_batches: u
   return { surely: kept(unsure).length && clear.length === 1 ? at(clear) : null, slower_spans: at(kept(slower)), unsure_spans: at(kept(unsure)) };
 }
 
-const batches = (ranges, phrases, long) => (ranges.length ? say("batches", phrases, ends(ranges, phrases, long, " and ")) : null);
-
-function ends(ranges, phrases, long, between) {
-  const spans = listed("span", ranges.map(([low, high]) => ({ low, high, one: low === high })), phrases, between);
-  return { scattered: ranges.length > long, low: ranges[0][0], high: ranges[ranges.length - 1][1], spans };
+// `end`: the largest batch that counts; what reaches it goes on as far as sequences fit.
+function batches(ranges, phrases, long, end) {
+  if (!ranges.length) return null;
+  const spans = listed("span", ranges.map(([low, high]) => ({ low, high, one: low === high, open: end !== undefined && high >= end && end > low })), phrases, " and ");
+  return say("batches", phrases, { scattered: ranges.length > long, low: ranges[0][0], high: ranges[ranges.length - 1][1], spans });
 }
