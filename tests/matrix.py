@@ -215,7 +215,7 @@ def _verdict_faults(result: DrafterPlan, engine: str) -> Iterator[str]:
     plan, judgement = result.plan, result.judgement
     text = answer_text(result)
     fitting = [row for row in plan.rows if row.fits]
-    drafts = text.startswith(("Yes", "Uncertain: ")) and not text.startswith(_REFUSED)
+    drafts = text.startswith(("Yes", "Mostly yes: ", "Only if ", "Uncertain: ")) and not text.startswith(_REFUSED)
     if drafts != bool(result.config.text and plan.pays and fitting):
         yield f"the verdict and the flags {result.config.text!r} disagree: {text}"
     unsure = judgement.range.spans_one and bool(fitting) and (plan.pays or 0.0 < judgement.row.speedup <= 1.0)
@@ -230,7 +230,10 @@ def _verdict_faults(result: DrafterPlan, engine: str) -> Iterator[str]:
             if placed != (sure.low > 1.0, sure.spans_one):
                 yield f"batch {row.batch}: {sure.low} to {sure.high}, yet surely pays and uncertain are {placed}"
     row = judgement.row
-    if text.startswith(("Yes:", "Yes,")) and f"{row.speedup:.2f}× as fast at batch {row.batch:,} " not in text:
+    if (
+        text.startswith(("Yes:", "Yes,", "Mostly yes: ", "Only if "))
+        and f"{row.speedup:.2f}× as fast at batch {row.batch:,} " not in text
+    ):
         yield f"the verdict does not give the gain of the row by which it is judged: {text}"
     said = " ".join(details(plan, judgement))
     if ("It loses" in said) != (plan.loss is not None):

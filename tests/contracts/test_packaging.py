@@ -103,4 +103,4 @@ def test_an_installed_wheel_plans(built: Path, tmp_path: Path) -> None:
         [sys.executable, "-c", code, str(tmp_path), *plan], cwd=tmp_path, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("Yes, up to ")
+    assert done.stdout.startswith("Only if 161 sequences at a time are enough: ")

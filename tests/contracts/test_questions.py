@@ -33,7 +33,7 @@ def asked(command: str) -> dict[str, Any]:
     return answer
 
 
-ANSWER = r"^(Yes|No|Uncertain|Not yet)\b[^:\n]*: "
+ANSWER = r"^(Yes|Mostly yes|Only if|No|Uncertain|Not yet)\b[^:\n]*: "
 TREES = r"trees are not priced, only chains of draft tokens"
 LLAMA = r"llama\.cpp flags .*--spec-type draft-\w+ .*--spec-draft-n-max \d"
 

@@ -70,9 +70,9 @@ def test_fewer_sequences_lead_where_they_lower_the_peak() -> None:
     (answer,) = drafter_plans(PlanRequest(model="nemotron-3-super-120b-a12b", gpu="h200", prices="laws"))
     first, second, *_ = answer_text(answer).splitlines()
     plan = answer.plan
-    assert answer.advice is Advice.UP_TO_BATCH and first.startswith(f"Yes, up to batch {plan.largest_batch}: ")
-    assert plan.largest_batch == 1
-    assert second == f"Fits in memory: 1 sequence with drafts, {plan.no_spec_largest_batch} without."
+    assert answer.advice is Advice.UP_TO_BATCH and plan.largest_batch == 1
+    assert first == f"Only if 1 sequence at a time is enough: {plan.no_spec_largest_batch} fit without drafts."
+    assert second.startswith("Estimate: ")
     peaks = plan.peak_tokens_per_second, plan.no_spec_peak_tokens_per_second
     assert peaks[0] < peaks[1]
     said = plan_values([answer])["verdict_details"]
@@ -106,5 +106,5 @@ def test_memory_is_named_only_where_it_sets_the_limit() -> None:
     assert answer.plan.loses_capacity and answer.plan.limit is not None
     assert answer.plan.limit < answer.plan.largest_batch
     text = answer_text(answer)
-    assert text.startswith(f"Yes, up to batch {answer.plan.limit}: ") and "Fits in memory" not in text
+    assert text.startswith(f"Yes, up to batch {answer.plan.limit}: ") and " fit without drafts" not in text
     assert any(fact.startswith("Fits in memory: ") for fact in plan_values([answer])["verdict_details"])

@@ -48,7 +48,10 @@ def test_a_yes_with_a_limit_is_not_marked_as_a_warning(open_page: Open) -> None:
     assert limited.inner_text("#line").startswith("Yes, up to batch ") and says(limited) == "up-to"
     assert dot(limited) == "rgb(22, 138, 125)"
     paid_for = answered(open_page("/?prices=laws"))
-    assert paid_for.inner_text("#line").startswith("Yes, up to batch 161: ") and says(paid_for) == "only"
+    assert (
+        paid_for.inner_text("#line").startswith("Only if 161 sequences at a time are enough: ")
+        and says(paid_for) == "only"
+    )
     assert dot(paid_for) != dot(limited)
 
 

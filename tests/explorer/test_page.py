@@ -149,7 +149,7 @@ def test_bad_links_fall_back_and_say_so(open_page: Open, address: str, said: str
     page = answered(open_page(f"/?{address}", expect="Failed to load resource"))
     assert said in page.inner_text("#notices")
     assert "NaN" not in page.inner_text("body") and "--" not in page.inner_text("#notices")
-    assert page.inner_text("#line").startswith(("Yes: ", "Yes, up to batch 161: "))
+    assert page.inner_text("#line").startswith(("Yes: ", "Only if 161 sequences at a time are enough: "))
 
 
 @pytest.mark.parametrize(

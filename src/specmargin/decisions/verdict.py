@@ -70,7 +70,8 @@ def verdict(
         "gains": gains,
         "fails": not gains,
         "uncertain": uncertain,
-        "estimate": gains and (bool(unsupported) or advice in _ESTIMATED),
+        "crowds": short and not uncertain,
+        "estimate": gains and (bool(unsupported) or advice in _ESTIMATED or (short and not uncertain)),
         "off": judgement.row.speedup if plan.pays and not judgement.drafts else None,
         "limit": told,
         "depth": judgement.row.depth,
@@ -80,7 +81,7 @@ def verdict(
         "hopeless": values["hopeless"] and not uncertain,
         **(_other_batches(plan, judgement, told, fits=short) if here else {}),
         "elsewhere": at_batch is not None and not gains and plan.pays and not latency,
-        "crowded": too_large or waits_for_room or short,
+        "crowded": too_large or waits_for_room or (short and uncertain),
         "nothing": not (plan.setting.max_depth == 0 or plan.pays or too_large or judgement.drafts),
         "drafts": gains and not unsupported,
     }
@@ -110,6 +111,7 @@ def _judged(plan: Plan, judgement: Judgement) -> dict[str, Any]:
         "fewer_fit": plan.largest_batch < plan.no_spec_largest_batch,
         "largest_batch": plan.largest_batch,
         "several": plan.largest_batch != 1,
+        "one_fits": plan.largest_batch == 1,
         "several_plain": plan.no_spec_largest_batch != 1,
         "first_batch": plan.rows[0].batch,
         "last_batch": max((row.batch for row in plan.rows if row.fits), default=row.batch),
@@ -169,6 +171,7 @@ def _depths(plan: Plan, limit: int | None, at_batch: int | None) -> dict[str, An
         "off_above": steps[-1]["low"] - 1 if stops else None,
         "cap": cap,
         "several_cap": cap != 1,
+        "by_batch": len(schedule.ranges) > 1 if schedule is not None else False,
         "every_step": listed("step", one_or_more, PHRASES, between=", "),
     }
 

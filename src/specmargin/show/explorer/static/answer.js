@@ -15,7 +15,7 @@ export function summary({ plan, here }, state = {}) {
   const unsupported = plan.config_supported ? null : plan.config_notes[0] ?? "no engine runs this drafter";
   const [line, ...lines] = plan.verdict.replaceAll(EXPLAINED, "the benchmark below").split("\n");
   return {
-    says: plan.advice === "speculate-up-to-batch" && !plan.verdict.includes(FEWER_FIT) ? "up-to" : SAYS[plan.advice], line,
+    says: plan.advice === "speculate-up-to-batch" && !FEWER_FIT.test(plan.verdict) ? "up-to" : SAYS[plan.advice], line,
     strip: strip(plan, here),
     bullets: [...lines.map((text) => ({ topic: "verdict", text })), ...borrowed(plan), ...memory(plan), limit(plan, here, state)],
     canCopy: plan.config !== "",
@@ -24,7 +24,7 @@ export function summary({ plan, here }, state = {}) {
   };
 }
 
-const EXPLAINED = "the benchmark that --explain prints", FEWER_FIT = "\nFits in memory: "; // `certainty.py`, `verdict.toml`
+const EXPLAINED = "the benchmark that --explain prints", FEWER_FIT = /fit without drafts\.|\nFits in memory: /; // `certainty.py`, `verdict.toml`
 
 const drafts = (plan) => plan.schedule.some(([, , depth]) => depth > 0);
 
@@ -76,7 +76,7 @@ export function strip(plan, here) {
 }
 
 function memory(plan) {
-  if (plan.verdict.includes(FEWER_FIT)) return [];
+  if (FEWER_FIT.test(plan.verdict)) return [];
   const [drafting, plain] = [plan.largest_batch, plan.no_spec_largest_batch].map(whole);
   const text = drafting === plain || !drafts(plan) ? `${plain} sequences` : `${drafting} sequences with drafts, ${plain} without`;
   return [{ topic: "memory", text: `Fits in memory: ${text}.` }];

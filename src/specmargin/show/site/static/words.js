@@ -13,8 +13,8 @@ export function verdict(plan, view, phrases) {
   const exceptions = gain ? others(plan, losing.length > 0 && worst < 1 - limits.min_gain ? surelyLosing : [], last, (ranges) => at(ranges, end)) : {}, mostly = Boolean(exceptions.slower_spans || exceptions.unsure_spans);
   return lines("verdict", phrases, {
     ...plan, too_large: tooLarge, no_drafts: prices.maxDepth === 0, gains: gain, fails: !gain, uncertain, alone, refused, off: pays && !drafted && judged.speedup,
-    factor: known && judged.speedup, low, high, batch: judged.batch, limit: last, several: plan.largest_batch !== 1, several_plain: plan.no_spec_largest_batch !== 1, first_batch: plan.rows[0].batch, last_batch: (fitting[fitting.length - 1] ?? judged).batch, depth: judged.depth, plural: judged.depth !== 1, elsewhere: pays && !gain, paying_batches: at(paying),
-    ...exceptions, mostly, crowded: tooLarge || short, fewer_fit: plan.largest_batch < plan.no_spec_largest_batch,
+    factor: known && judged.speedup, low, high, batch: judged.batch, limit: last, several: plan.largest_batch !== 1, one_fits: plan.largest_batch === 1, several_plain: plan.no_spec_largest_batch !== 1, first_batch: plan.rows[0].batch, last_batch: (fitting[fitting.length - 1] ?? judged).batch, depth: judged.depth, plural: judged.depth !== 1, elsewhere: pays && !gain, paying_batches: at(paying),
+    ...exceptions, mostly, crowds: short && !uncertain, estimate: short && !uncertain, crowded: tooLarge || (short && uncertain), fewer_fit: plan.largest_batch < plan.no_spec_largest_batch,
     nothing: prices.maxDepth > 0 && !pays && !tooLarge && !drafted, drafts: gain, known: Boolean(unknown?.narrow) && !tooLarge, unknown: unknown?.phrase, narrow: unknown?.narrow,
     every_step: say("step", phrases, { first: true, only: true, one: true, low: judged.batch, depth: judged.depth, plural: judged.depth !== 1 }), // of the batch asked about
     ...acceptance(judged, prices, inputs, uncertain), ...(alone ? { even: null } : {}),
