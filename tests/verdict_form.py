@@ -17,8 +17,8 @@ _SPAN = rf"{_COUNT}(?:–{_COUNT}|\+)?"
 _SPANS = rf"(?:batch {_SPAN}(?: and {_SPAN})?|some batches from {_COUNT} to {_COUNT})"
 #: The whole first line, by advice.
 ANSWERS = {
-    Advice.SPECULATE: rf"(?:Yes(?:, up to batch {_COUNT}| at {_SPANS})?|Mostly yes): {_SPEED}",
-    Advice.UP_TO_BATCH: rf"(?:Yes, up to batch {_COUNT}|Yes at {_SPANS}|Mostly yes): {_SPEED}"
+    Advice.SPECULATE: rf"(?:Yes(?:, up to batch {_COUNT}| at {_SPANS}| at some batches)?|Mostly yes): {_SPEED}",
+    Advice.UP_TO_BATCH: rf"(?:Yes(?:, up to batch {_COUNT}| at {_SPANS}| at some batches)|Mostly yes): {_SPEED}"
     rf"|Only if {_COUNT} sequences? at a time (?:is|are) enough: {_COUNT} fit without drafts",
     Advice.UNCERTAIN: rf"Uncertain: (?:best draft )?{_SPEED}",
     Advice.DO_NOT: rf"No: (?:(?:best draft )?{_SPEED}|{_FACTOR} at batch {_COUNT}, where the flags draft nothing"
@@ -41,7 +41,7 @@ FACTS = (
     rf"Estimate: (?:best draft )?{_SPEED}",
     r"Time to first token: [\d.,]+ m?s with drafts, [\d.,]+ m?s without",
     rf"(?:Pays|The gain is clear only|Slower|The gain is not certain) at {_SPANS}",
-    rf"Slower above batch {_COUNT}(?:, even at depth 0)?: cap the server at {_COUNT} sequences?",
+    rf"Faster without speculation above batch {_COUNT}: cap the server at {_COUNT} sequences?",
     rf"Fits in memory: {_COUNT} sequences?(?: with drafts, {_COUNT} without)?",
     r"Prefill takes \d+% of the time without drafts, and drafts do not shorten it",
     rf"Draft: (?:nothing|nothing; \d+ tokens? if you only run batch {_COUNT}: {_NUMBER}×, {_LIKELY}"

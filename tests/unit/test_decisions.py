@@ -156,7 +156,7 @@ def test_memory_that_drafts_take_is_part_of_the_verdict() -> None:
     plan = make_plan(pricer(drafter="mtp", acceptance="0.78"), [1, 16, 64], Setting(max_depth=8))
     assert plan.largest_batch < 0.5 * plan.no_spec_largest_batch
     assert plan.no_spec_peak_tokens_per_second > plan.peak_tokens_per_second
-    assert plan.loses_capacity and said(plan).startswith("Only if ")
+    assert plan.loses_capacity and "\nFits in memory: " in said(plan)
     shallow = make_plan(pricer(drafter="mtp", acceptance="0.78"), [1], Setting.fixed(1))
     assert shallow.largest_batch > plan.largest_batch
 
@@ -184,7 +184,7 @@ def test_moe_and_dense_differ_in_shape() -> None:
 
 def test_verdict_says_what_to_do_and_what_would_change_it() -> None:
     plan = make_plan(pricer(drafter="mtp", acceptance="0.78"), ROWS, Setting(max_depth=8, graph_limit=512))
-    assert said(plan).startswith("Only if ") and "\nThe gain is not certain at batch 1–" in said(plan)
+    assert said(plan).startswith("Yes at batch ") and "\nThe gain is not certain at batch 1–" in said(plan)
     assert re.search(
         r"Pays above an acceptance of 0\.\d\d per token at batch 16; given: 0\.78\.",
         " ".join(details(plan, judged(plan))),

@@ -20,6 +20,7 @@ from specmargin.phrases import lines, listed, say
 
 PHRASES: dict[str, list[str]] = tomllib.loads((files("specmargin.decisions") / "verdict.toml").read_text("utf-8"))
 MOST_LINES, LONG_SPANS, LONG_STEPS = 4, 2, 3  # lists of more are summarised
+MOSTLY = 2.0 / 3.0  # of the batches: a gain at so many is one with exceptions
 _DETAILS = (
     *("pays_where", "clear_where", "loses_where", "graphs", "sequences", "peak"),
     *("acceptance", "change_of_depth", "context_limit", "deepest", "next"),
@@ -70,8 +71,7 @@ def verdict(
         "gains": gains,
         "fails": not gains,
         "uncertain": uncertain,
-        "crowds": short and not uncertain,
-        "estimate": gains and (bool(unsupported) or advice in _ESTIMATED or (short and not uncertain)),
+        "estimate": gains and (bool(unsupported) or advice in _ESTIMATED),
         "off": judgement.row.speedup if plan.pays and not judgement.drafts else None,
         "limit": told,
         "depth": judgement.row.depth,
@@ -79,13 +79,15 @@ def verdict(
         "here": here,
         "even": None if decodes_faster or values["alone"] else values["even"],
         "hopeless": values["hopeless"] and not uncertain,
+        "surely": None,
         **(_other_batches(plan, judgement, told, fits=short) if here else {}),
         "elsewhere": at_batch is not None and not gains and plan.pays and not latency,
-        "crowded": too_large or waits_for_room or (short and uncertain),
+        "crowded": too_large or waits_for_room or short,
         "nothing": not (plan.setting.max_depth == 0 or plan.pays or too_large or judgement.drafts),
         "drafts": gains and not unsupported,
     }
-    values["mostly"] = bool(values.get("slower_spans") or values.get("unsure_spans"))
+    if short and not uncertain and values["surely"] is None:  # memory is the answer, not a fact beside it
+        values |= {"crowds": True, "estimate": True, "crowded": False}
     return "\n".join(lines("verdict", PHRASES, values, most=MOST_LINES))
 
 
@@ -171,7 +173,6 @@ def _depths(plan: Plan, limit: int | None, at_batch: int | None) -> dict[str, An
         "off_above": steps[-1]["low"] - 1 if stops else None,
         "cap": cap,
         "several_cap": cap != 1,
-        "by_batch": len(schedule.ranges) > 1 if schedule is not None else False,
         "every_step": listed("step", one_or_more, PHRASES, between=", "),
     }
 
@@ -190,7 +191,16 @@ def _other_batches(plan: Plan, judgement: Judgement, limit: int | None, *, fits:
         for spans in (judgement.surely_losing if loses else (), judgement.uncertain)
     )
     surely = _batches(clear, end) if unsure and len(clear) == 1 else None
-    return {"surely": surely, "slower_spans": _batches(slower, end), "unsure_spans": _batches(unsure, end)}
+    last = limit or plan.priced_up_to
+    certain = sum(min(high, last) - low + 1 for low, high in clear if low <= last)
+    mostly = certain >= MOSTLY * last
+    return {
+        "surely": surely,
+        "mostly": mostly and bool(slower or unsure),
+        "partly": not mostly and bool(slower or unsure),
+        "slower_spans": _batches(slower, end),
+        "unsure_spans": _batches(unsure, end),
+    }
 
 
 def _ranges(plan: Plan, judgement: Judgement) -> dict[str, Any]:

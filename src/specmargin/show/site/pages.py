@@ -184,6 +184,7 @@ def _limits() -> dict[str, Any]:
         "horizon": HORIZON,
         "max_batch": MAX_BATCH,
         "long_spans": verdict.LONG_SPANS,
+        "mostly": verdict.MOSTLY,
         "most_lines": verdict.MOST_LINES,
         "never_pays": NEVER_PAYS,
         "always_pays": ALWAYS_PAYS,
