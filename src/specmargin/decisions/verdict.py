@@ -166,7 +166,10 @@ def _depths(plan: Plan, limit: int | None, at_batch: int | None) -> dict[str, An
     stops = goes_on and len(steps) > 1 and steps[-1]["off"]
     depths = [step["depth"] for step in (steps[:-1] if stops else steps)]
     many = len(depths) > LONG_STEPS
-    one_or_more = [step | {"one": step["low"] == step["high"], "open": goes_on and step is steps[-1]} for step in steps]
+    one_or_more = [
+        step | {"one": step["low"] == step["high"], "open": goes_on and step is steps[-1] and step["low"] < last}
+        for step in steps
+    ]
     return {
         "least": min(depths) if many else None,
         "most": max(depths) if many else None,
@@ -193,7 +196,8 @@ def _other_batches(plan: Plan, judgement: Judgement, limit: int | None, *, fits:
     surely = _batches(clear, end) if unsure and len(clear) == 1 else None
     last = limit or plan.priced_up_to
     certain = sum(min(high, last) - low + 1 for low, high in clear if low <= last)
-    mostly = certain >= MOSTLY * last
+    open_end = end is not None and any(high >= end for _, high in (*slower, *unsure))
+    mostly = certain >= MOSTLY * last and not open_end
     return {
         "surely": surely,
         "mostly": mostly and bool(slower or unsure),
@@ -228,8 +232,8 @@ def _batches(spans: Spans, end: int | None = None) -> str | None:
     if not spans:
         return None
     items = [
-        {"low": low, "high": high, "one": low == high, "open": end is not None and high >= end > low}
-        for low, high in spans
+        {"low": low, "high": high, "one": low == high, "later": n > 0, "open": end is not None and high >= end > low}
+        for n, (low, high) in enumerate(spans)
     ]
     ends = {"scattered": len(spans) > LONG_SPANS, "low": spans[0][0], "high": spans[-1][1]}
     return say("batches", PHRASES, ends | {"spans": listed("span", items, PHRASES, between=" and ")})
