@@ -244,7 +244,7 @@ def _verdict_faults(result: DrafterPlan, engine: str) -> Iterator[str]:
 
 def _draft_faults(result: DrafterPlan, engine: str, text: str) -> Iterator[str]:
     """What the verdict says to draft is what the flags say, at both ends of each range of batches."""
-    (line,) = re.findall(r"^Draft: (.*)\.$", text, re.MULTILINE) or [""]
+    (line,) = re.findall(r"^Draft(?: to try)?: (.*)\.$", text, re.MULTILINE) or [""]
     ranges = re.findall(r"(\d+)(?: tokens?)? (?:at|from) (?:batch )?([\d,]+)(?:–([\d,]+))?", line)
     for depth, *ends in ranges:
         for batch in (int(end.replace(",", "")) for end in ends if end):

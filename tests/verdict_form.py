@@ -14,7 +14,7 @@ _LOAD = rf"(?:batch {_COUNT}|[\d.]+ requests/s|concurrency {_COUNT})"
 _FACTOR, _DRAFTER, _LIKELY = rf"{_NUMBER}× as fast", r"[\w.:-]+", rf"likely {_NUMBER}–{_NUMBER}×"
 _SPEED = rf"{_FACTOR} at {_LOAD} with {_DRAFTER}, {_LIKELY}"
 _SPAN = rf"{_COUNT}(?:–{_COUNT}|\+)?"
-_SPANS = rf"(?:batch {_SPAN}(?: and {_SPAN}(?: alone)?)?|some batches from {_COUNT} to {_COUNT})"
+_SPANS = rf"(?:batch {_SPAN}(?: and (?:batch )?{_SPAN})?|some batches from {_COUNT} to {_COUNT})"
 #: The whole first line, by advice.
 ANSWERS = {
     Advice.SPECULATE: rf"(?:Yes(?:, up to batch {_COUNT}| at {_SPANS}| at some batches)?|Mostly yes): {_SPEED}",
@@ -41,15 +41,15 @@ FACTS = (
     rf"Estimate: (?:best draft )?{_SPEED}",
     r"Time to first token: [\d.,]+ m?s with drafts, [\d.,]+ m?s without",
     rf"(?:Pays|The gain is clear only|Slower|The gain is not certain) at {_SPANS}",
-    rf"Cap the server at {_COUNT} sequences?: more are faster without speculation",
+    rf"Speculation loses above batch {_COUNT}: cap the server at {_COUNT} sequences?",
     rf"Fits in memory: {_COUNT} sequences?(?: with drafts, {_COUNT} without)?",
     r"Prefill takes \d+% of the time without drafts, and drafts do not shorten it",
-    rf"Draft: (?:nothing|nothing; \d+ tokens? if you only run batch {_COUNT}: {_NUMBER}×, {_LIKELY}"
+    rf"Draft(?: to try)?: (?:nothing|nothing; \d+ tokens? if you only run batch {_COUNT}: {_NUMBER}×, {_LIKELY}"
     rf"|\d+ tokens? at (?:every batch|batch {_SPAN}(?:, \d+ at {_SPAN}){{0,2}})"
     rf"(?:, \d+ from {_COUNT} on|, none above)?"
     rf"|\d+ to \d+ tokens, set per batch by the flags(?:, none above batch {_COUNT})?)",
     rf"Pays above an acceptance of 0\.\d{{2,6}} per token at batch {_COUNT}; "
-    r"(?:assumed|benchmarks|given): [01]\.\d{2,6}",
+    r"(?:assumed|benchmarked|given): [01]\.\d{2,6}",
     rf"At batch {_COUNT} even an acceptance of 1\.00 per token is too low",
     r"Largest uncertainty: [\w' ]+; narrow it with (?:specmargin [a-z ]+|the benchmark that --explain prints)",
 )

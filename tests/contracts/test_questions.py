@@ -41,7 +41,7 @@ LLAMA = r"llama\.cpp flags .*--spec-type draft-\w+ .*--spec-draft-n-max \d"
 MACHINES = {
     "gpt-oss-20b with llama.cpp on a 4090": (
         "plan gpt-oss-20b --gpu rtx-4090 --engine llamacpp --drafter eagle",
-        (ANSWER, RANGE, r"^Draft: \d+ tokens?", LLAMA, r"one depth for all batches"),
+        (ANSWER, RANGE, r"^Draft( to try)?: \d+ tokens?", LLAMA, r"one depth for all batches"),
     ),
     "DeepSeek-V3.2 with DP attention and EP on 8 B200 in SGLang": (
         "plan deepseek-v3.2 --gpu b200 --gpus 8 --parallel dp-ep --engine sglang",

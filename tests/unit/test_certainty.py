@@ -130,7 +130,7 @@ def test_a_range_that_spans_one_is_uncertain_and_says_what_to_measure() -> None:
     first, second, *_ = values["verdict"].splitlines()
     assert first == "Uncertain: 1.10× as fast at batch 1 with eagle, likely 0.80–1.40×."
     assert second == "Largest uncertainty: acceptance; narrow it with specmargin profile acceptance."
-    assert "The gain is" not in values["verdict"] and "\nDraft: " in values["verdict"]
+    assert "The gain is" not in values["verdict"] and "\nDraft to try: " in values["verdict"]
     assert "It is clearly faster, with an 80% range above 1, at no batch." in values["verdict_details"]
     assert values["surely_pays_at_batches"] == [] and values["uncertain_at_batches"] == values["pays_at_batches"]
     assert values["config"] == answer.config.text != ""  # the schedule is written all the same

@@ -64,6 +64,8 @@ def verdict(
     told = limit if limit is not None or not here else values["off_above"]  # the flags draft nothing beyond
     values |= dict(latency or {}) | dict(service or {})
     waits_for_room = (values.get("waits") or values.get("queue_grows")) and values["wanted"] > plan.largest_batch
+    unknown = judgement.range.largest_unknown
+    blurred = uncertain and unknown is not None and unknown.name != ACCEPTANCE  # acceptance does not decide
     values |= {
         "too_large": too_large,
         "no_drafts": plan.setting.max_depth == 0,
@@ -77,7 +79,7 @@ def verdict(
         "depth": judgement.row.depth,
         "plural": judgement.row.depth != 1,
         "here": here,
-        "even": None if decodes_faster or values["alone"] else values["even"],
+        "even": None if decodes_faster or values["alone"] or blurred else values["even"],
         "hopeless": values["hopeless"] and not uncertain,
         "surely": None,
         **(_other_batches(plan, judgement, told, fits=short) if here else {}),

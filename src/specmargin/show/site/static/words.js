@@ -17,7 +17,7 @@ export function verdict(plan, view, phrases) {
     ...exceptions, crowds, estimate: crowds, crowded: tooLarge || (short && !crowds), fewer_fit: plan.largest_batch < plan.no_spec_largest_batch,
     nothing: prices.maxDepth > 0 && !pays && !tooLarge && !drafted, drafts: gain, known: Boolean(unknown?.narrow) && !tooLarge, unknown: unknown?.phrase, narrow: unknown?.narrow,
     every_step: say("step", phrases, { first: true, only: true, one: true, low: judged.batch, depth: judged.depth, plural: judged.depth !== 1 }), // of the batch asked about
-    ...acceptance(judged, prices, inputs, uncertain), ...(alone ? { even: null } : {}),
+    ...acceptance(judged, prices, inputs, uncertain), ...(alone || (uncertain && unknown && unknown.name !== "acceptance") ? { even: null } : {}), // if acceptance does not decide
   }, limits.most_lines).join("\n");
 }
 
