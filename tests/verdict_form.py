@@ -44,7 +44,8 @@ FACTS = (
     rf"Speculation loses above batch {_COUNT}: cap the server at {_COUNT} sequences?",
     rf"Fits in memory: {_COUNT} sequences?(?: with drafts, {_COUNT} without)?",
     r"Prefill takes \d+% of the time without drafts, and drafts do not shorten it",
-    rf"Draft(?: to try)?: (?:nothing|nothing; \d+ tokens? if you only run batch {_COUNT}: {_NUMBER}×, {_LIKELY}"
+    rf"Draft(?: to try)?: (?:nothing"
+    rf"|nothing; (?:try )?\d+ tokens? if you only run batch {_COUNT}: {_NUMBER}×, {_LIKELY}"
     rf"|\d+ tokens? at (?:every batch|batch {_SPAN}(?:, \d+ at {_SPAN}){{0,2}})"
     rf"(?:, \d+ from {_COUNT} on|, none above)?"
     rf"|\d+ to \d+ tokens, set per batch by the flags(?:, none above batch {_COUNT})?)",

@@ -119,24 +119,24 @@ def test_the_text_suggests_no_number_of_gpus_that_the_page_lacks(open_page: Open
 
 def test_back_and_forward_move_through_deliberate_changes(open_page: Open, server: str) -> None:
     page = answered(open_page("/?prices=laws"))
-    first = page.inner_text("#line")
+    first = page.inner_text("#subject")
     after(page, lambda: page.select_option("[name=gpu]", "b200"))
     for place in (3, 5, 6):  # one drag
         after(page, slide(page, "batch", place))
-    second = page.inner_text("#line")
+    second = page.inner_text("#subject")
     after(page, lambda: page.select_option("[name=drafter]", "eagle"))
     page.click("#keep")
     page.wait_for_selector("#sides li:nth-child(2)")
     page.go_back()
     page.wait_for_selector("#sides li", state="detached")
     page.go_back()
-    page.wait_for_function("(line) => document.querySelector('#line').textContent === line", arg=second)
+    page.wait_for_function("(subject) => document.querySelector('#subject').textContent === subject", arg=second)
     assert page.input_value("[name=drafter]") == "" and fields(page)["batch"] == ["12"]
     page.go_back()
-    page.wait_for_selector("#line:has-text('at batch 16')")
+    page.wait_for_selector("#batch-value:text-is('16')")
     assert page.input_value("[name=gpu]") == "b200"
     page.go_back()
-    page.wait_for_function("(line) => document.querySelector('#line').textContent === line", arg=first)
+    page.wait_for_function("(subject) => document.querySelector('#subject').textContent === subject", arg=first)
     assert page.url == f"{server}/?prices=laws"
     page.go_forward()
     page.wait_for_selector("#subject:has-text('b200')")

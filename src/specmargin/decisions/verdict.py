@@ -64,8 +64,8 @@ def verdict(
     told = limit if limit is not None or not here else values["off_above"]  # the flags draft nothing beyond
     values |= dict(latency or {}) | dict(service or {})
     waits_for_room = (values.get("waits") or values.get("queue_grows")) and values["wanted"] > plan.largest_batch
-    unknown = judgement.range.largest_unknown
-    blurred = uncertain and unknown is not None and unknown.name != ACCEPTANCE  # acceptance does not decide
+    unknown, rises = judgement.range.largest_unknown, judgement.row.speedup > 1.0
+    blurred = uncertain and rises and unknown is not None and unknown.name != ACCEPTANCE  # it would read as a yes
     values |= {
         "too_large": too_large,
         "no_drafts": plan.setting.max_depth == 0,
@@ -78,6 +78,7 @@ def verdict(
         "limit": told,
         "depth": judgement.row.depth,
         "plural": judgement.row.depth != 1,
+        "unsure": judgement.range.spans_one,
         "here": here,
         "even": None if decodes_faster or values["alone"] or blurred else values["even"],
         "hopeless": values["hopeless"] and not uncertain,

@@ -13,11 +13,11 @@ export function verdict(plan, view, phrases) {
   const exceptions = gain ? others(plan, losing.length > 0 && worst < 1 - limits.min_gain ? surelyLosing : [], last ?? end, (ranges) => at(ranges, short ? undefined : end), limits.mostly, short ? Infinity : end) : {}, crowds = short && !uncertain && !exceptions.surely; // memory is the answer, not a fact beside it
   return lines("verdict", phrases, {
     ...plan, too_large: tooLarge, no_drafts: prices.maxDepth === 0, gains: gain, fails: !gain, uncertain, alone, refused, off: pays && !drafted && judged.speedup,
-    factor: known && judged.speedup, low, high, batch: judged.batch, limit: last, several: plan.largest_batch !== 1, one_fits: plan.largest_batch === 1, several_plain: plan.no_spec_largest_batch !== 1, first_batch: plan.rows[0].batch, last_batch: (fitting[fitting.length - 1] ?? judged).batch, depth: judged.depth, plural: judged.depth !== 1, elsewhere: pays && !gain, paying_batches: at(paying),
+    factor: known && judged.speedup, low, high, batch: judged.batch, limit: last, several: plan.largest_batch !== 1, one_fits: plan.largest_batch === 1, several_plain: plan.no_spec_largest_batch !== 1, first_batch: plan.rows[0].batch, last_batch: (fitting[fitting.length - 1] ?? judged).batch, depth: judged.depth, plural: judged.depth !== 1, unsure: low <= 1 && high >= 1, elsewhere: pays && !gain, paying_batches: at(paying),
     ...exceptions, crowds, estimate: crowds, crowded: tooLarge || (short && !crowds), fewer_fit: plan.largest_batch < plan.no_spec_largest_batch,
     nothing: prices.maxDepth > 0 && !pays && !tooLarge && !drafted, drafts: gain, known: Boolean(unknown?.narrow) && !tooLarge, unknown: unknown?.phrase, narrow: unknown?.narrow,
     every_step: say("step", phrases, { first: true, only: true, one: true, low: judged.batch, depth: judged.depth, plural: judged.depth !== 1 }), // of the batch asked about
-    ...acceptance(judged, prices, inputs, uncertain), ...(alone || (uncertain && unknown && unknown.name !== "acceptance") ? { even: null } : {}), // if acceptance does not decide
+    ...acceptance(judged, prices, inputs, uncertain), ...(alone || (uncertain && judged.speedup > 1 && unknown && unknown.name !== "acceptance") ? { even: null } : {}), // it would read as a yes
   }, limits.most_lines).join("\n");
 }
 
