@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 from lab.validation.marked import END
 from lab.validation.speedup_page import BEGIN, PAGE, write_page
 from lab.validation.speedup_sets import ONE_BOX_SET, RowSet
+from lab.validation.speedups import row_sets
 
 from specmargin.errors import InputError
 from specmargin.validation.points_schema import read_points
-from specmargin.validation.speedups import SpeedupReport, predict
+from specmargin.validation.speedups import SpeedupReport, predict, speedup_lines
 
 HEADER = "id,source,model,gpu,engine,drafter,depth,batch,accept_length,speedup\n"
 ROW = "qwen3.6-35b-a3b,h200,vllm,mtp,3,8,2.4"
@@ -59,3 +61,24 @@ def test_the_tables_replace_what_is_between_the_marks(tmp_path: Path) -> None:
 def test_the_page_has_the_marks() -> None:
     text = PAGE.read_text(encoding="utf-8")
     assert text.index(BEGIN) < text.index(END)
+
+
+def test_the_page_has_the_errors_of_today() -> None:
+    """Of every set of rows, in percent: median error and bias of the prediction and of the datasheet."""
+    found = [
+        (line.rule, 100.0 * line.median_error, 100.0 * line.bias)
+        for rows in row_sets()
+        for line in speedup_lines(rows.report)
+        if line.group == "all rows" and line.rule in ("specmargin", "datasheet")
+    ]
+    text = PAGE.read_text(encoding="utf-8")
+    shown = re.findall(r"^\| (specmargin|datasheet) \| ([\d.]+)% \| ([+-][\d.]+)% \|", text, re.MULTILINE)
+    assert [rule for rule, *_ in shown] == [rule for rule, *_ in found]
+    for (_, *said), (_, *now) in zip(shown, found, strict=True):
+        assert [float(value) for value in said] == pytest.approx(now, abs=0.2)
+    accuracy = (PAGE.parent / "accuracy.md").read_text(encoding="utf-8")
+    said_there = (
+        r"237 speed-ups published by others: median error ([\d.]+)%, bias ([+-][\d.]+)%.* roofline has ([\d.]+)%"
+    )
+    ((median, bias, datasheet),) = re.findall(said_there, accuracy)
+    assert [float(median), float(bias), float(datasheet)] == pytest.approx([*found[0][1:], found[1][1]], abs=0.2)

@@ -324,6 +324,18 @@ def test_rows_where_rounds_were_measured_widen_no_other_range() -> None:
     assert sure.low.tolist() == pytest.approx([1.0, 1.0, math.exp(price_errors("laws", "h200").low)])
 
 
+def test_rows_to_which_no_other_source_is_left_have_the_catalogs_range() -> None:
+    """Two sources, of which one says nothing about other prices: its errors are of rounds that were measured."""
+    asked = {"model": "qwen3.6-35b-a3b", "gpu": "h200", "prices": "laws"}
+    measured_rounds = Pricer(scenario_of(read_request(PlanRequest, asked))[1])
+    alone = predicted("a", "a", length=2.0, measured=1.0, speedup=1.0)
+    other = replace(predicted("b", "b", length=2.0, measured=1.0, speedup=1.0), pricer=measured_rounds)
+    sure = left_out_ranges([alone, other])
+    assert sure is not None
+    known = [price_errors(row.prices, row.pricer.scenario.device.name).low for row in (alone, other)]
+    assert sure.low.tolist() == pytest.approx(np.exp(known).tolist())
+
+
 def test_words_fill_columns_that_a_row_lacks(tmp_path: Path) -> None:
     header = "id,source,model,gpu,engine,drafter,depth,batch,accept_length,speedup,draft_vocabulary,stated_as,assumed\n"
     stated = "MTP k=4 (int4 module, 40k draft vocabulary)"

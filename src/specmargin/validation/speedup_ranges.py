@@ -47,17 +47,19 @@ def own_ranges(rows: Sequence[PredictedPoint]) -> Ranges:
 def left_out_ranges(rows: Sequence[PredictedPoint]) -> Ranges | None:
     """With the error of its kind of prices from the other sources alone; None where all rows are of one source.
 
-    llama.cpp's errors are those that the catalog has without the row's source: few files hold several sources of it.
+    llama.cpp's errors are those that the catalog has without the row's source: few files hold several sources of it. So
+    are those of rows to which no other source is left.
     """
     sources = dict.fromkeys(row.point.source for row in rows)
     if len(sources) < 2:
         return None
-    fitted_to = [row for row in rows if kind_of(row) not in _OF_OTHER_ROWS] or rows
-    general = {name: general_errors([row for row in fitted_to if row.point.source != name]) for name in sources}
+    fitted_to = [row for row in rows if kind_of(row) not in _OF_OTHER_ROWS]
+    others = {name: [row for row in fitted_to if row.point.source != name] for name in sources}
+    general = {name: general_errors(left) for name, left in others.items() if left}
 
     def errors(row: PredictedPoint) -> PriceErrors:
-        fitted, kind = general[row.point.source], kind_of(row)
-        if kind in _OF_OTHER_ROWS:
+        fitted, kind = general.get(row.point.source), kind_of(row)
+        if fitted is None or kind in _OF_OTHER_ROWS:
             return price_errors(row.prices, row.pricer.scenario.device.name, without=row.point.source)
         return widened(fitted, kind)
 
