@@ -59,7 +59,7 @@ SUBJECTS = (
             "healthy-1": (Load(clients=1, output_tokens=(100, 200)), None),
             "healthy-2": (Load(clients=2, prompt_tokens=(150, 300), output_tokens=(40, 300)), None),
             "healthy-3": (Load(clients=3, prompt_tokens=(16, 48), output_tokens=(80, 200)), None),
-            "depth-7": (Load(clients=18, output_tokens=(60, 120)), "depth-too-deep"),
+            "depth-7": (Load(clients=18, output_tokens=(120, 240)), "depth-too-deep"),
             "disabled": (Load(clients=10, output_tokens=(60, 240)), "not-drafting"),
             "long-prompts": (Load(clients=3, prompt_tokens=LONG, output_tokens=(2, 5)), "prompts"),
             "eager": (Load(clients=3), "eager"),  # as all of these servers are, whose prices are those of eager steps

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lab.live.replay import judged, read_recording, request_of, without_server_info
+from lab.live.replay import faster, judged, read_recording, request_of, without_server_info
 
 from tests.conftest import ROOT
 
@@ -32,6 +32,15 @@ def test_metrics_alone_name_no_other_cause(path: Path) -> None:
     """What they do not show (graphs, eager) is not named."""
     recording = read_recording(path)
     assert _leading(without_server_info(recording)) in (None, *_right(recording))
+
+
+@pytest.mark.parametrize("factor", [1.3, 2.0, 4.0])
+@pytest.mark.parametrize("path", RECORDINGS, ids=lambda path: path.stem)
+def test_a_machine_faster_than_its_prices_has_no_other_cause(path: Path, factor: float) -> None:
+    """Prompts that such a machine reads cost it less than their price, as decoding does."""
+    recording = faster(read_recording(path), factor)
+    with_log = bool(recording["about"].get("with_log"))
+    assert _leading(recording, with_log=with_log) in (None, *_right(recording))
 
 
 def _right(recording: dict[str, Any]) -> tuple[str | None, ...]:

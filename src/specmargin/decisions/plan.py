@@ -104,16 +104,19 @@ def check_range(name: str, values: Sequence[int], low: int, high: int) -> None:
 
 
 def make_plan(
-    pricer: Pricer, batches: Sequence[int], setting: Setting, *, min_gain: float = 0.02, up_to: int = HORIZON
+    pricer: Pricer, batches: Sequence[int], setting: Setting, *, min_gain: float = 0.02, up_to: int | None = None
 ) -> Plan:
-    """What the setting gives at each of `batches`. `up_to`: the largest batch that counts, unless a row is larger."""
+    """What the setting gives at each of `batches`.
+
+    `up_to`: the largest batch that counts, unless a row is larger; None: as many sequences as fit.
+    """
     check_range("batch", batches, 1, MAX_BATCH)
     grid = pricer.grid(batches, setting.max_depth)
     held = setting.held_depth(grid)
     largest, no_spec_largest = setting.largest_batch(pricer, held), pricer.no_spec_largest_batch
-    horizon = min(max(largest, 1), HORIZON, max(up_to, *batches))
-    capped = horizon < min(largest, HORIZON)  # more fit than count
-    reach, plain_reach = (min(fit, horizon) if capped else fit for fit in (largest, no_spec_largest))
+    counted = max(largest, no_spec_largest) if up_to is None else max(up_to, *batches)
+    reach, plain_reach = min(largest, counted), min(no_spec_largest, counted)
+    horizon = min(max(reach, 1), HORIZON)
     under = payoff(pricer, setting, up_to=horizon)
     graph_free = payoff(pricer.with_every_graph(), Setting(max_depth=setting.max_depth), up_to=horizon)
     return Plan(

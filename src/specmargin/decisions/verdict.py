@@ -79,7 +79,6 @@ def verdict(
         "depth": judgement.row.depth,
         "plural": judgement.row.depth != 1,
         "unsure": judgement.range.spans_one,
-        "here": here,
         "even": None if decodes_faster or values["alone"] or blurred else values["even"],
         "hopeless": values["hopeless"] and not uncertain,
         "surely": None,

@@ -29,7 +29,7 @@ Key = TypeVar("Key")
 
 _SAME_REQUESTS = ("tp_rank", "pp_rank", "moe_ep_rank")  # labels of ranks that share their requests
 _DRAFTS = ("numDraftTokens", "numAcceptedTokens", "numRequestsWithDraftTokens")
-_LARGEST = 1e15  # of figures in JSON, which allows any
+_LARGEST = 1e15  # of figures, which may be any: sums of these stay finite
 _SUMMED = ("running", "waiting", "decoding", "context_sum")  # gauges of which replicas have each their own
 _ABOVE_ZERO = ("accept_length", "depth")  # zero: nothing drafted yet
 
@@ -153,7 +153,7 @@ def read_engine(server: Server, *, only: Iterable[str] = ENGINES) -> EngineReadi
 
 def engine_reading(text: str, at_seconds: float, url: str, *, only: Iterable[str] = ENGINES) -> EngineReading | None:
     """None where there are no metrics of such an engine."""
-    samples = [sample for sample in parse_metrics(text) if math.isfinite(sample.value)]
+    samples = [sample for sample in parse_metrics(text) if abs(sample.value) < _LARGEST]
     for engine in only:
         names = ENGINES[engine]
         own = [sample for sample in samples if sample.name.startswith(names.prefix)]

@@ -68,8 +68,30 @@ class Case:
         """Of tokens per second, if decoding were so much faster: prompts take as long as before."""
         if self.expected is None or not better or not now:
             return None
-        share = self.expected.prompt_share[0]
+        share = self.prompt_share[0]
         return 1.0 / ((1.0 - share) * now / better + share) - 1.0
+
+    @cached_property
+    def prompt_share(self) -> tuple[float, float, float]:
+        """Of the time: expected, least, most; prompts are as much off their price as the time of a round shows.
+
+        That of rounds that are shorter than expected, on a machine faster than its prices; of longer ones only where a
+        datasheet bounds both alike, since a slow round may have a cause of its own.
+        """
+        expected, took = self.expected, self.seen.round_seconds
+        if expected is None:
+            return 0.0, 0.0, 0.0
+        share, least, most = expected.prompt_share
+        longer_too = self.is_slow and not expected.knows_scale
+        if took is None or not expected.batch_shown or (took >= expected.round_seconds.value and not longer_too):
+            return share, least, most
+
+        def as_seen(part: float) -> float:
+            # took = r × decoding / (1 − r × part), with the same factor r on both
+            shown = part * took / (expected.decode_seconds + took * part)
+            return shown if longer_too else min(shown, part)
+
+        return as_seen(share), as_seen(least), as_seen(most)
 
     @cached_property
     def slow(self) -> float | None:

@@ -203,16 +203,6 @@ def _memory_gain(case: Case, expected: Expected) -> float | None:
 # --- prompts ---
 
 
-def _shares_of_time(case: Case, expected: Expected) -> tuple[float, float, float]:
-    """Expected, least, most. A datasheet bounds prompts and decoding alike: both are as much slower as was seen."""
-    took = case.seen.round_seconds
-    if expected.knows_scale or not case.is_slow or took is None:
-        return expected.prompt_share
-    # took = r × decoding / (1 − r × share), with the same factor r on both
-    parts = [part * took / (expected.decode_seconds + took * part) for part in expected.prompt_share]
-    return parts[0], parts[1], parts[2]
-
-
 def prompts(case: Case) -> Finding | None:
     of, expected = case.of, case.expected
     rate, tokens = of.prompt_tokens_per_second or 0.0, of.generated_tokens_per_second or 0.0
@@ -223,7 +213,7 @@ def prompts(case: Case) -> Finding | None:
             return None
         share, evidence = None, f"{rate:,.0f} prompt tokens per second beside {tokens:,.0f} generated"
     else:
-        share, least, most = _shares_of_time(case, expected)
+        share, least, most = case.prompt_share
         if share < _PROMPTS or least < _PROMPTS_AT_LEAST:
             return None
         evidence = f"{rate:,.0f} prompt tokens per second take {share:.0%} of the time ({least:.0%} to {most:.0%})"

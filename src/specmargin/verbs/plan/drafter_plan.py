@@ -247,7 +247,7 @@ def drafter_plan(choice: DraftChoice, pricer: Pricer, request: PlanRequest) -> D
         batches = service.batches
     if request.at_batch is not None:
         batches = sorted({*batches, request.at_batch})
-    usual = find_engine(pricer.scenario.engine).usual_batch or HORIZON
+    usual = find_engine(pricer.scenario.engine).usual_batch
     plan = make_plan(pricer, batches, setting, min_gain=request.min_gain, up_to=usual)
     return DrafterPlan(
         request=request,
@@ -359,7 +359,7 @@ def _batches(pricer: Pricer, request: PlanRequest, setting: Setting, settled: Se
     if request.concurrency is not None:
         drafting = max(pricer.largest_batch(setting.max_depth), 1)
         return sorted({min(request.concurrency, drafting), min(request.concurrency, fits)})
-    usual = find_engine(pricer.scenario.engine).usual_batch or HORIZON
+    usual = find_engine(pricer.scenario.engine).usual_batch or fits
     return [batch for batch in DEFAULT_BATCHES if batch <= min(fits, usual)] or [1]
 
 

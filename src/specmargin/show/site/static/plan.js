@@ -51,15 +51,15 @@ class Prices {
 export function makePlan(slice, site, state) {
   const { limits } = site, { cell } = slice, drafter = cell.drafters[state.drafter];
   const prices = new Prices(slice, state.drafter, state.survival ?? drafter.survival, Math.min(state.depth, drafter.depth));
-  const plainFits = slice.plainFits(), usual = drafter.format.usual_batch ?? limits.horizon, batches = limits.batches.filter((batch) => batch <= Math.max(Math.min(plainFits, usual), 1));
+  const plainFits = slice.plainFits(), usual = drafter.format.usual_batch ?? Infinity, batches = limits.batches.filter((batch) => batch <= Math.max(Math.min(plainFits, usual), 1));
   const shown = [...new Set([...batches, state.batch])].sort((a, b) => a - b); // the batch asked about has a row
   const setting = settingOf(prices, drafter.format, batches, limits);
   const { schedule } = setting, configured = maxDepth(schedule) > 0, fits = configured ? prices.fits(maxDepth(schedule)) : plainFits;
   const hour = state.price === null ? cell.plan.gpu_hour : { usd: state.price, assumed: false, source: null, month: null };
   const view = { cell, slice, state, drafter, prices, schedule, configured, fits, limits, hour };
   const rows = shown.map((batch) => rowAt(view, batch)), asked = rows.find((each) => each.batch === state.batch);
-  const horizon = Math.min(Math.max(fits, 1), limits.horizon, Math.max(usual, ...shown)), gains = outcome(view, horizon);
-  const capped = horizon < Math.min(fits, limits.horizon), reach = capped ? horizon : fits, plainReach = capped ? Math.min(plainFits, horizon) : plainFits; // `make_plan`
+  const counted = Math.max(usual, ...shown), reach = Math.min(fits, counted), plainReach = Math.min(plainFits, counted); // `make_plan`
+  const gains = outcome(view, Math.min(Math.max(reach, 1), limits.horizon));
   const plan = {
     ...cell.plan, gpu_hour: hour, drafter: drafter.name, context: state.context, sources: sourcesOf(drafter, state), warnings: [...cell.warnings[rows[0].depth], ...extrapolated(state.survival?.length ?? drafter.known, maxDepth(schedule), site.phrases)], rows,
     pays_at_batches: where(gains, (gain) => gain > 1), loses_at_batches: where(gains, (gain) => gain < 1),
