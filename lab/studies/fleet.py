@@ -19,10 +19,10 @@ import altair as alt
 
 from lab.terminal import parser, run
 from specmargin.answers.request_schema import read_request
+from specmargin.limits import ALL_BUT_LAST
 from specmargin.show.figures.files import check_target, save
 from specmargin.simulator.fleet.results import FleetResult
 from specmargin.simulator.fleet.run import simulate_fleet
-from specmargin.verbs.plan.decode_only import ALL_BUT_LAST
 from specmargin.verbs.simulate.request_schema import SimulateRequest
 from specmargin.verbs.simulate.serving import serving_of
 

@@ -216,6 +216,8 @@ class SimulateOptions(ScenarioOptions, total=False):
     no_prefix_cache: bool
     scheduling: str
     router: str | None
+    prefill_instances: int | None
+    decode_instances: int
     ttft_slo: float | None
     tpot_slo: float | None
     find: str | None

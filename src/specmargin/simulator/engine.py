@@ -9,6 +9,7 @@ import numpy as np
 
 from specmargin.decisions.pricer import Pricer
 from specmargin.errors import ScenarioError
+from specmargin.limits import ALL_BUT_LAST
 from specmargin.modes import Scheduling
 
 BLOCK_TOKENS = 16
@@ -35,6 +36,11 @@ class EngineSettings:
             raise ScenarioError(f"engine: kv_blocks must be at least 1, got {self.kv_blocks}")
         if not 0.0 <= self.prefix_hit < 1.0:
             raise ScenarioError(f"engine: prefix_hit must lie in 0..1, got {self.prefix_hit}")
+
+    @property
+    def kv_arrives(self) -> bool:
+        """From an instance that reads prompts, once: a preempted sequence is computed again here."""
+        return self.prefix_hit == ALL_BUT_LAST
 
 
 class KvBudget(NamedTuple):

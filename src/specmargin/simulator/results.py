@@ -15,7 +15,7 @@ import numpy.typing as npt
 from specmargin.compiler import shortened
 from specmargin.records import Rows, fields_of
 from specmargin.simulator.engine import KvBudget
-from specmargin.simulator.serving import Serving
+from specmargin.simulator.serving import Pools, Serving
 from specmargin.simulator.state import EngineRow, Limits, Simulation, TimeBin, Totals
 from specmargin.simulator.traffic import Client, by_arrival
 from specmargin.simulator.window import Window, steady_window, whole_run
@@ -34,6 +34,20 @@ class Slo:
     tpot_seconds: float | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolsSeen:
+    """What happened to prompts before their KV was there, by request in order of arrival."""
+
+    pools: Pools
+    prefill_seconds: FloatArray  # waiting for an instance, and being read
+    transfer_seconds: FloatArray  # waiting for a link, and on it
+    kv_bytes_per_gpu: float  # of the mean prompt
+    prefill_busy_share: float  # of the prefill instances' time
+
+    def columns(self) -> dict[str, FloatArray]:
+        return {"prefill_seconds": self.prefill_seconds, "transfer_seconds": self.transfer_seconds}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Result:
     serving: Serving
@@ -48,6 +62,7 @@ class Result:
     cells: FloatArray
     contexts: FloatArray  # of the cells' third axis
     steps: npt.NDArray[Any]  # rows of `LoggedStep`; empty if not logged
+    pools: PoolsSeen | None = None
 
     @classmethod
     def of(cls, serving: Serving, simulation: Simulation, steps: npt.NDArray[Any], *, drawn: int) -> Result:
@@ -160,8 +175,9 @@ class Result:
 
     @property
     def busy_share(self) -> float:
-        """Of the measured time."""
+        """Of the measured time; of the instances that decode."""
         seconds = self._binned_seconds if self.serving.steady else self.window.seconds
+        seconds *= 1 if self.pools is None else self.pools.pools.decode
         return min(self._binned("busy_seconds") / max(seconds, 1e-12), 1.0)
 
     @property
@@ -209,12 +225,12 @@ class Result:
 
     @property
     def gpu_hours(self) -> float:
-        return self.span_seconds / 3600.0 * self.serving.scenario.layout.gpus
+        return self.span_seconds / 3600.0 * self.serving.gpus
 
     @property
     def gpu_hours_per_million_tokens(self) -> float | None:
         """At the measured rate; None if nothing was served."""
-        return self.serving.scenario.layout.gpus / 3600.0 * 1e6 / self.goodput if self.goodput > 0.0 else None
+        return self.serving.gpus / 3600.0 * 1e6 / self.goodput if self.goodput > 0.0 else None
 
     @property
     def beyond_graphs(self) -> tuple[float, int]:
@@ -304,7 +320,9 @@ class Result:
     def _traffic(self) -> dict[str, Any]:
         """Prefix cache, cancelled requests and priorities, where the load has them."""
         totals, traffic = self.totals, dict[str, Any]()
-        if self.limits.hashed or self.limits.prefix_hit > 0.0:
+        if self.pools is not None:
+            traffic |= self._pools(self.pools)
+        elif self.limits.hashed or self.limits.prefix_hit > 0.0:
             traffic["prefix_queries"], traffic["prefix_hits"] = int(totals.prefix_queries), int(totals.prefix_hits)
             traffic["prefix_hit_share"] = totals.prefix_hits / max(totals.prefix_queries, 1)
         if self.limits.cancelling:
@@ -313,6 +331,17 @@ class Result:
         if self.has_priorities:
             traffic["by_priority"] = self.by_priority()
         return traffic
+
+    def _pools(self, seen: PoolsSeen) -> dict[str, Any]:
+        chosen = self.window.requests
+        return {
+            "prefill_instances": seen.pools.prefill,
+            "decode_instances": seen.pools.decode,
+            "prefill_seconds": _distribution(_finite(seen.prefill_seconds[chosen])),
+            "transfer_seconds": _distribution(_finite(seen.transfer_seconds[chosen])),
+            "kv_bytes_per_gpu": seen.kv_bytes_per_gpu,
+            "prefill_busy_share": seen.prefill_busy_share,
+        }
 
     @property
     def has_priorities(self) -> bool:
@@ -339,6 +368,7 @@ class Result:
             "category": [names[index] for index in requests["category"]],
             **{name: requests[name] for name in (*shown, "preemptions")},
             **({name: self.clients[name] for name in _CLIENT_COLUMNS} if self.clients.size else {}),
+            **({} if self.pools is None else self.pools.columns()),
         }
 
     def step_columns(self) -> dict[str, FloatArray]:

@@ -110,6 +110,7 @@ def _limits(serving: Serving, traffic: Traffic, choice: PolicyChoice, *, by_pyth
         answer_stream_seconds=time.kernel_launch_seconds * ANSWER_STREAM,
         users=serving.workload.users,
         prefix_hit=engine.prefix_hit,
+        kv_arrives=engine.kv_arrives,
         bin_seconds=_FIRST_BIN_SECONDS,
         by_python=by_python,
         sees_outcomes=choice.sees_outcomes,

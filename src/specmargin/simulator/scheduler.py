@@ -195,7 +195,8 @@ def _admit(limits: Limits, state: State, budget: int) -> None:
         if limits.hashed:
             request.computed = found * limits.kv.block_tokens
         else:
-            request.computed = int(limits.prefix_hit * request.prompt_tokens)
+            share = 0.0 if resumed and limits.kv_arrives else limits.prefix_hit
+            request.computed = int(share * request.prompt_tokens)
         planned = min(tokens - request.computed, budget)
         request.blocks = blocks_for(request.computed + planned, limits)
         if limits.hashed:

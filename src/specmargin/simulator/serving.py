@@ -14,6 +14,21 @@ from specmargin.simulator.rounds import RoundBank
 from specmargin.simulator.workload import Workload
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pools:
+    """Instances that only read prompts, and instances that only decode; all of one layout."""
+
+    prefill: int
+    decode: int
+    bytes_per_second: float  # of KV, of each GPU
+    latency_seconds: float
+    way: str  # what carries it
+
+    @property
+    def instances(self) -> int:
+        return self.prefill + self.decode
+
+
 @dataclass(frozen=True, kw_only=True)
 class Serving:
     pricer: Pricer
@@ -27,6 +42,7 @@ class Serving:
     steady: bool = False  # measured between ramp and drain, as a service; False: as a whole, as benchmarks report
     compiled: bool = True  # False: every policy decides in Python
     router: Router | None = None  # to data-parallel ranks, of which each has its own engine; None: one engine
+    pools: Pools | None = None  # None: an engine reads prompts and decodes
 
     def __post_init__(self) -> None:
         names = [category.name for category in self.workload.categories]
@@ -49,8 +65,13 @@ class Serving:
 
     @property
     def max_seqs(self) -> int:
-        """Of all ranks."""
-        return self.engine.max_num_seqs * (1 if self.router is None else self.scenario.layout.data_ranks)
+        """Of all ranks of all instances that decode."""
+        ranks = 1 if self.router is None else self.scenario.layout.data_ranks
+        return self.engine.max_num_seqs * ranks * (1 if self.pools is None else self.pools.decode)
+
+    @property
+    def gpus(self) -> int:
+        return self.scenario.layout.gpus * (1 if self.pools is None else self.pools.instances)
 
     @property
     def scenario(self) -> Scenario:

@@ -154,6 +154,7 @@ class Limits(NamedTuple):
     answer_stream_seconds: float  # and per sequence of the step
     users: int
     prefix_hit: float
+    kv_arrives: bool  # of prompts, from another instance
     bin_seconds: float
     by_python: bool  # decisions are made in Python: the loop returns for each
     sees_outcomes: bool  # the policy sees outcomes instead of signals (oracle)

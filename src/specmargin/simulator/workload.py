@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import assert_never
+from typing import assert_never, cast
 
 import numpy as np
 
@@ -210,7 +210,18 @@ class Trace:
         return int(self.arrival_seconds.size)
 
 
-Arrivals = ClosedLoop | Poisson | RateSchedule | Trace
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drawn:
+    """Requests that are drawn already, in order of arrival."""
+
+    rows: Rows[Request]
+
+    @property
+    def requests(self) -> int:
+        return self.rows.size
+
+
+Arrivals = ClosedLoop | Poisson | RateSchedule | Trace | Drawn
 
 
 # --- clients ---
@@ -327,6 +338,8 @@ class Request:
 def draw(workload: Workload, seed: int) -> Rows[Request]:
     """In order of arrival. Arrivals, lengths and categories are drawn from separate streams: changing one leaves the
     others unchanged."""
+    if isinstance(workload.arrivals, Drawn):
+        return cast("Rows[Request]", np.array(workload.arrivals.rows))  # a run writes into its requests
     arrival = _arrivals(workload.arrivals, np.random.default_rng([seed, 1]))
     count = arrival.size
     weights = np.array([category.weight for category in workload.categories])
@@ -367,6 +380,8 @@ def _arrivals(arrivals: Arrivals, generator: np.random.Generator) -> FloatArray:
             return np.repeat(moments[:-1], arrivals.burst)[: arrivals.requests]
         case RateSchedule():
             return _scheduled(arrivals, generator)
+        case Drawn():
+            return arrivals.rows["arrival_seconds"]
         case Trace():
             ordered = np.sort(arrivals.arrival_seconds, kind="stable")
             return np.asarray(ordered - ordered[0])

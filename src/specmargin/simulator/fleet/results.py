@@ -20,7 +20,7 @@ class FleetResult(Result):
 
     @property
     def goodput_per_gpu(self) -> float:
-        return self.goodput / self.serving.scenario.layout.gpus
+        return self.goodput / self.serving.gpus
 
     @property
     def imbalance_share(self) -> float:

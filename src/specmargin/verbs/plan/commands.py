@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from specmargin.formats.base import Benchmark, Launch
 from specmargin.verbs.plan.drafter_plan import DrafterPlan
 
 _OF_REQUESTS = ("isl", "osl", "range_ratio", "max_num_batched_tokens", "depth")  # what `simulate` takes of a load
+_BUSY_PREFILL = 0.7  # of the time of a prefill instance, so that prompts hardly wait for others
 OUTPUT_TOKENS = 256  # of a benchmark for a plan by batch
 _LOADED_AS = {"fp8": "fp8"}  # precisions to which vLLM and SGLang quantize a checkpoint while loading it
 
@@ -86,14 +88,27 @@ def _relative_range(answer: DrafterPlan, row: PlanRow, sure: SpeedupRange) -> tu
 
 def capacity_command(answer: DrafterPlan) -> str:
     """`simulate --find` with the options of a plan under a rate, and its target or one to replace."""
+    target = 30.0 if answer.request.tpot_slo is None else answer.request.tpot_slo
+    return _simulate_command(answer, f"--find qps --tpot-slo {target:g}")
+
+
+def pools_command(answer: DrafterPlan) -> str:
+    """`simulate` with as many prefill instances as can read the prompts of a decode instance under a rate."""
+    request, pricer = answer.request, answer.plan.pricer
+    tokens = request.isl or round(answer.plan.scenario.context)
+    seconds = pricer.prefill_seconds(tokens, speculating=answer.plan.held_depth > 0)
+    instances = math.ceil((request.qps or 0.0) * seconds / _BUSY_PREFILL)
+    return _simulate_command(answer, f"--qps {request.qps:g} --prefill-instances {max(instances, 1)}")
+
+
+def _simulate_command(answer: DrafterPlan, more: str) -> str:
     request = answer.request
     shared = [name for name in (*ScenarioRequest.model_fields, *_OF_REQUESTS) if name in request.model_fields_set]
     values = {name: getattr(request, name) for name in shared if name not in ("model", "context")}
     if "drafter" in values:
         values["drafter"] = answer.choice.kind  # of several, the one that this plan is of
     options = [_option(name, value) for name, value in values.items() if value]
-    target = f"--tpot-slo {30.0 if request.tpot_slo is None else request.tpot_slo:g}"
-    return " ".join(["specmargin simulate", shlex.quote(request.model), *options, "--find qps", target])
+    return " ".join(["specmargin simulate", shlex.quote(request.model), *options, more])
 
 
 def _option(name: str, value: object) -> str:

@@ -16,8 +16,6 @@ from specmargin.errors import ScenarioError
 from specmargin.formats import find_engine
 from specmargin.words import amount, duration
 
-ALL_BUT_LAST = 1.0 - 1e-9  # of a prompt, as a share that the simulator rounds down to whole tokens
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrival:

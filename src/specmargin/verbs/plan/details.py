@@ -11,7 +11,7 @@ from specmargin.decisions.next_token import next_token
 from specmargin.decisions.plan import Plan
 from specmargin.decisions.rows import PlanRow
 from specmargin.prices.model import Resource
-from specmargin.verbs.plan.commands import capacity_command, check_json, serve_json
+from specmargin.verbs.plan.commands import capacity_command, check_json, pools_command, serve_json
 from specmargin.verbs.plan.drafter_plan import DrafterPlan
 from specmargin.verbs.plan.main_memory import main_memory_blocks
 from specmargin.verbs.plan.memory import memory_blocks
@@ -69,9 +69,10 @@ def _commands(best: DrafterPlan) -> Iterator[Block]:
     yield Line(f"expected: {expected}")
     if check["note"]:
         yield dim(check["note"])
-    if best.request.qps is not None and not best.request.decode_only:
-        yield bold("find the largest rate that meets a target:")
-        yield Verbatim(capacity_command(best))
+    if best.request.qps is not None:
+        apart = best.request.decode_only
+        yield bold("simulate it with instances for prefill:" if apart else "find the largest rate that meets a target:")
+        yield Verbatim(pools_command(best) if apart else capacity_command(best))
     yield GAP
 
 

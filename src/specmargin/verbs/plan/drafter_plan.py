@@ -33,9 +33,9 @@ from specmargin.decisions.warnings import price_warnings
 from specmargin.errors import ScenarioError
 from specmargin.formats import find_engine
 from specmargin.formats.base import EngineConfig, EngineFormat, ScheduleRequest, find_release
-from specmargin.limits import MAX_BATCH
+from specmargin.limits import ALL_BUT_LAST, MAX_BATCH
 from specmargin.modes import RooflineForm
-from specmargin.verbs.plan.decode_only import ALL_BUT_LAST, check_decode_only
+from specmargin.verbs.plan.decode_only import check_decode_only
 from specmargin.verbs.plan.request_schema import PlanRequest
 
 if TYPE_CHECKING:

@@ -9,8 +9,9 @@ from specmargin.answers.blocks import GAP, Block, Line, Table, Verbatim, bold, d
 from specmargin.decisions.certainty import inputs_text
 from specmargin.decisions.plan import Plan
 from specmargin.decisions.rows import PlanRow
+from specmargin.limits import ALL_BUT_LAST
 from specmargin.verbs.plan.comparison import Compared, compared_blocks
-from specmargin.verbs.plan.decode_only import ALL_BUT_LAST, arrival_of
+from specmargin.verbs.plan.decode_only import arrival_of
 from specmargin.verbs.plan.details import details
 from specmargin.verbs.plan.drafter_plan import DrafterPlan, Settled, Target
 from specmargin.verbs.plan.values import answer_text

@@ -10,6 +10,7 @@ Examples:
   specmargin simulate qwen3.6-35b-a3b --gpu h200 --find qps --tpot-slo 20 --ttft-slo 500
   specmargin simulate day.toml --plot day.png
   specmargin simulate deepseek-v3.2 --gpu h200 --dp 16 --ep --qps 40 --router least-requests
+  specmargin simulate qwen3-235b-a22b --gpu h200 --gpus 4 --qps 8 --prefill-instances 1
   specmargin simulate llama-3.1-70b --gpu h100-sxm --gpus 4 --drafter eagle --concurrency 64 --requests 1000
 """
 
@@ -44,13 +45,18 @@ def simulate(
         raise ScenarioError("--save-requests and --save-steps are of one run: give its load instead of --find")
     if request.router is not None and outputs.save_steps is not None:
         raise ScenarioError("--save-steps is of one engine: leave out --router")
+    if request.prefill_instances is not None and outputs.save_steps is not None:
+        raise ScenarioError("--save-steps is of one engine: leave out --prefill-instances")
     from specmargin.simulator import run
     from specmargin.simulator.fleet.run import check_fleet
+    from specmargin.simulator.pools import check_pools
     from specmargin.verbs.simulate.serving import run_policies, run_serving, serving_of, slo_of
 
     serving = serving_of(request, folder)
     if serving.router is not None:
         check_fleet(serving)
+    if serving.pools is not None:
+        check_pools(serving)
     for name in names:
         run.check(serving, name)
     if request.find is not None:

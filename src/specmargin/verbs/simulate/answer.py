@@ -12,7 +12,7 @@ from specmargin.answers.outputs_schema import Outputs
 from specmargin.files import write_columns
 from specmargin.verbs.simulate.outputs_schema import SimulateOutputs
 from specmargin.verbs.simulate.request_schema import SimulateRequest
-from specmargin.words import duration, queue_text
+from specmargin.words import amount, duration, queue_text
 
 if TYPE_CHECKING:
     from specmargin.decisions.scenario import Scenario
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 _HOURS = 3  # shortest run whose figure compares policies by hour
 _ASSUMED = "assumed: the vLLM V1 scheduler; {prefixes}; one round per step"
 _INSIDE_GRAPHS = ("schedule", "controller")  # policies that choose no depth without a CUDA graph
+_BEFORE = ("prefill", "transfer")  # decoding
 _SHOWN_TIMES = (
     ("ttft_seconds", "p50"),
     ("ttft_seconds", "p99"),
@@ -109,6 +110,7 @@ class SimulateAnswer(Answer[SimulateRequest]):
         yield GAP
         yield self._speeds()
         yield from self._ranks()
+        yield from self._pools()
         yield dim(self._measured)
         for row in self.policies:
             if row["queue_growth_per_second"]:
@@ -155,6 +157,23 @@ class SimulateAnswer(Answer[SimulateRequest]):
             columns=[*left("policy"), *right("tok/s per GPU", "imbalance", "padding", "busiest / mean batch")],
             rows=[_rank_cells(row) for row in self.policies],
         )
+
+    def _pools(self) -> Iterator[Block]:
+        """What prompts take before they decode, where other instances read them."""
+        seen = self.results[0].pools
+        if seen is None:
+            return
+        yield GAP
+        yield Table(
+            title=f"instances for prefill: {seen.pools.prefill}, for decoding: {seen.pools.decode}; times in ms",
+            columns=[
+                *left("policy"),
+                *right("busy", "prefill p50", "p99", "KV per GPU", "transfer p50", "p99"),
+            ],
+            rows=[_pools_cells(row) for row in self.policies],
+        )
+        yield dim("busy: of the prefill instances' time; prefill: from arrival until the prompt is read")
+        yield dim(f"transfer: waiting for the link and moving, at {seen.pools.way}")
 
     def _traffic(self) -> Iterator[Block]:
         """What shared prefixes, cancelled requests and priorities did, of each policy."""
@@ -261,6 +280,12 @@ def _rank_cells(row: dict[str, Any]) -> Sequence[str]:
     return [row["policy"], f"{row['goodput_per_gpu']:,.0f}", *shares, f"{row['busiest_over_mean']:.2f}"]
 
 
+def _pools_cells(row: dict[str, Any]) -> Sequence[str]:
+    times = {name: [milliseconds(row[f"{name}_seconds"][each]) for each in ("p50", "p99")] for name in _BEFORE}
+    busy, moved = f"{row['prefill_busy_share']:.0%}", amount(row["kv_bytes_per_gpu"], "B")
+    return [row["policy"], busy, *times["prefill"], moved, *times["transfer"]]
+
+
 def engine_text(result: Result) -> str:
     return f"  engine: {_ASSUMED.format(prefixes=_prefixes(result))}"
 
@@ -270,6 +295,8 @@ def _prefixes(result: Result) -> str:
     if result.limits.hashed:
         states = "; recurrent states and windows are cached with every block" if result.kv.blocks_per_sequence else ""
         return f"prefix cache by block hashes, least recently used first out{states}"
+    if result.limits.kv_arrives:
+        return "prompts arrive as KV, of which the last token is computed again"
     if result.limits.prefix_hit > 0.0:
         return f"{result.limits.prefix_hit:.0%} of each prompt cached, blocks not shared"
     return "no prefix cache"

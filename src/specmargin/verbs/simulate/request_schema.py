@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from specmargin.simulator.workload import Length
 
 _MAX_REQUESTS = 10_000_000
+_MOST_INSTANCES = 1024
 _LARGEST_LN = 17.0  # of a length: e^17 is more than MAX_CONTEXT tokens
 _LOADS = ("qps", "sessions_per_second", "concurrency", "trace", "hours")
 _FILES = ("trace", "acceptance", "bank")  # keys whose paths are relative to the scenario file
@@ -233,6 +234,21 @@ class SimulateRequest(ScenarioRequest):
         ),
         LOAD.as_("NAME", "one batch, spread evenly over ranks"),
     ] = None
+    prefill_instances: Annotated[
+        int | None,
+        Field(
+            ge=1,
+            le=_MOST_INSTANCES,
+            description="Read prompts on this many instances of their own, each with the same --gpus; their KV goes to "
+            "the --decode-instances over the network.",
+        ),
+        LOAD.as_("N", "prompts are read where tokens are decoded"),
+    ] = None
+    decode_instances: Annotated[
+        int,
+        Field(ge=1, le=_MOST_INSTANCES, description="Instances that decode, with --prefill-instances."),
+        LOAD.as_("N"),
+    ] = 1
     ttft_slo: Annotated[
         float | None, Field(gt=0, lt=1e9, description="Target for the time to first token, in ms."), QUESTION.as_("MS")
     ] = None
@@ -276,6 +292,10 @@ class SimulateRequest(ScenarioRequest):
         if (self.hours is None) != (self.hourly_qps is None):
             raise ScenarioError(f"{where}hours and hourly_qps go together: requests per second at each hour")
         self._check_clients(where)
+        if self.decode_instances > 1 and self.prefill_instances is None:
+            raise ScenarioError(
+                f"{where}--decode-instances goes with --prefill-instances; without it, give the load of one engine"
+            )
         request = self if self.router is None or "policy" in self.model_fields_set else self._voting()
         given = "context" in self.model_fields_set or self.trace is not None
         return request if given else request._at_mean_context()

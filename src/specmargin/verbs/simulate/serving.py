@@ -15,6 +15,8 @@ from specmargin.acceptance.survival import Survival
 from specmargin.answers.request_schema import ScenarioRequest, read_request
 from specmargin.answers.scenarios import scenario_of
 from specmargin.catalog.drafters import DraftChoice, find_acceptance
+from specmargin.catalog.lookup import find_device
+from specmargin.catalog.machines import over_nodes
 from specmargin.catalog.routing_profiles import find_routing
 from specmargin.decisions.pricer import Pricer
 from specmargin.decisions.scenario import Scenario
@@ -26,10 +28,11 @@ from specmargin.policies.study.ladder import Contest
 from specmargin.simulator.engine import EngineSettings
 from specmargin.simulator.fleet.run import simulate_fleet
 from specmargin.simulator.policies import PolicyChoice, scheduled
+from specmargin.simulator.pools import simulate_pools
 from specmargin.simulator.results import Result, Slo
 from specmargin.simulator.rounds import RoundBank, captured_rounds, drawn_rounds
 from specmargin.simulator.run import simulate
-from specmargin.simulator.serving import Serving
+from specmargin.simulator.serving import Pools, Serving
 from specmargin.simulator.steady import run_steadily
 from specmargin.simulator.traces import read_trace
 from specmargin.simulator.workload import (
@@ -51,7 +54,10 @@ _MEASURED_WHOLE = 4000  # requests of a run with sessions or cancelled requests,
 
 def serving_of(request: SimulateRequest, folder: Path) -> Serving:
     """Paths in the request are relative to `folder`."""
-    choice, pricer = _pricer(request.scenario_only(), folder)
+    asked = request.scenario_only()
+    if request.prefill_instances is not None and request.gpus <= find_device(request.gpu).fabric.gpus_per_node:
+        asked = asked.model_copy(update={"fabric": None})  # between instances alone
+    choice, pricer = _pricer(asked, folder)
     scenario = pricer.scenario
     depth = _depth(request, scenario.drafter.max_depth)
     own_routing = any(category.routing is not None for category in request.categories)
@@ -67,6 +73,28 @@ def serving_of(request: SimulateRequest, folder: Path) -> Serving:
         category_routing=routing,
         steady=request.is_steady,
         router=request.router,
+        pools=_pools(request, scenario),
+    )
+
+
+def _pools(request: SimulateRequest, scenario: Scenario) -> Pools | None:
+    """With what carries KV between them: the links of a node that has all of them, else the network."""
+    if request.prefill_instances is None:
+        return None
+    gpus = scenario.layout.gpus * (request.prefill_instances + request.decode_instances)
+    per_node = scenario.device.fabric.gpus_per_node
+    if request.fabric is not None and gpus <= per_node:
+        raise ScenarioError(f"--fabric {request.fabric}: {gpus} GPUs are one machine of up to {per_node}; leave it out")
+    fabric = over_nodes(scenario.device, gpus, None, request.fabric).fabric
+    rate, way = fabric.bytes_per_second(gpus), "links of one machine"
+    if gpus > fabric.gpus_per_node:
+        way = "network, as its datasheet says" if fabric.network is None else f"{request.fabric}"
+    return Pools(
+        prefill=request.prefill_instances,
+        decode=request.decode_instances,
+        bytes_per_second=rate,
+        latency_seconds=fabric.latency_seconds(gpus),
+        way=f"{rate / 1e9:,.0f} GB/s per GPU ({way})",
     )
 
 
@@ -93,10 +121,17 @@ def run_serving(
     log_steps: bool = False,
     advance: Callable[[int], None] = lambda _: None,
 ) -> Result:
-    """By one engine, or by ranks behind a router."""
+    """By one engine, by ranks behind a router, or by instances for prompts and instances that decode."""
+    if serving.pools is not None:
+        return simulate_pools(serving, lambda instance: run_serving(instance, _own(instance, choice), advance=advance))
     if serving.router is not None:
         return simulate_fleet(serving, advance=advance)
     return simulate(serving, choice=choice, log_steps=log_steps, advance=advance)
+
+
+def _own(instance: Serving, choice: PolicyChoice | None) -> PolicyChoice | None:
+    """A choice that was made for those that decode is not that of an instance that reads prompts."""
+    return choice if choice is not None and choice.name == instance.policy else None
 
 
 def run_policies(request: SimulateRequest, folder: Path, serving: Serving, run: RunOne) -> list[Result]:
