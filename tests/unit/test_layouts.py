@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import specmargin
 from specmargin.answers.layouts import layout_of
@@ -18,7 +20,7 @@ from specmargin.hardware.layout import Layout
 from specmargin.modes import Parallel
 from specmargin.prices import memory
 from specmargin.prices.roofline import collective_seconds
-from specmargin.prices.work import Collective, CollectiveKind, Component, target_work
+from specmargin.prices.work import Collective, CollectiveKind, Component, shards_touched, target_work
 from specmargin.routing.profile import UNIFORM, expert_counter
 from specmargin.step import Step
 from specmargin.verbs.plan.commands import capacity_command
@@ -59,7 +61,7 @@ def test_collectives_by_hand() -> None:
     load = expert_counter(UNIFORM, EP16.expert_ranks)(DEEPSEEK.pools, step)
     works = target_work(DEEPSEEK, step, load, layout=EP16, kv=DEEPSEEK.kv_precision)
     lines = {work.subject: work for work in works if work.component is Component.COLLECTIVES}
-    exchange = lines[Collective(kind=CollectiveKind.ALL_TO_ALL, ranks=16)]
+    exchange = lines[Collective(kind=CollectiveKind.ALL_TO_ALL, ranks=16, choices=8)]
     assert exchange.count == 2 * 58
     assert float(exchange.bytes) == pytest.approx(8 * 16 * (1 - (15 / 16) ** 8) * 7168 * 2)
     reduce = lines[Collective(kind=CollectiveKind.ALL_REDUCE, ranks=2)]
@@ -86,6 +88,36 @@ def test_infiniband_against_deepep(ranks: int, megabytes: float, microseconds: f
     exchange = Collective(kind=CollectiveKind.ALL_TO_ALL, ranks=ranks)
     seconds = collective_seconds(fabric, exchange, np.asarray(megabytes * 1e6))
     assert float(seconds) == pytest.approx(microseconds * 1e-6, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "bytes_per_number", "gigabytes_per_second"), [(2, 1, 90), (2, 2, 81), (4, 1, 61), (4, 2, 61)]
+)
+def test_many_positions_cross_the_network_once_per_node(
+    nodes: int, bytes_per_number: int, gigabytes_per_second: int
+) -> None:
+    """DeepEP, README of version 2: 8,192 tokens of 7,168 numbers, 8 experts, fp8 out and bf16 back, ConnectX-7.
+
+    Its rates count every node that a token goes to, its own included. Ours is that of the low-latency kernels above.
+    """
+    fabric = over_nodes(find_device("h200"), 8 * nodes, None, "infiniband-ndr").fabric
+    exchange = Collective(kind=CollectiveKind.ALL_TO_ALL, ranks=8 * nodes, choices=8)
+    token = 7168 * bytes_per_number
+    message = np.asarray(8192 * shards_touched(8, 8 * nodes) * token)
+    published = 8192 * shards_touched(8, nodes) * token / (gigabytes_per_second * 1e9)
+    assert float(collective_seconds(fabric, exchange, message)) == pytest.approx(published, rel=0.2)
+
+
+@given(nodes=st.integers(2, 8), choices=st.integers(1, 8), positions=st.integers(1, 20_000))
+def test_the_faster_way_is_taken_and_more_never_costs_less(nodes: int, choices: int, positions: int) -> None:
+    fabric = over_nodes(find_device("h200"), 8 * nodes, None, "infiniband-ndr").fabric
+    message = np.array([positions, positions + 1]) * shards_touched(choices, 8 * nodes) * 14_336
+    known, direct = (
+        collective_seconds(fabric, Collective(kind=CollectiveKind.ALL_TO_ALL, ranks=8 * nodes, choices=each), message)
+        for each in (choices, 0)
+    )
+    assert (known <= direct).all()
+    assert known[0] < known[1]
 
 
 def test_groups_inside_a_node_keep_its_link() -> None:

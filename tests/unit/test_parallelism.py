@@ -140,7 +140,7 @@ def test_data_parallel_attention_with_expert_parallelism() -> None:
     ):
         assert _bytes(works, component) == pytest.approx(_bytes(alone, component))
     exchanges = [w for w in works if w.component is Component.COLLECTIVES]
-    assert all(w.subject == Collective(kind=CollectiveKind.ALL_TO_ALL, ranks=8) for w in exchanges)
+    assert all(w.subject == Collective(kind=CollectiveKind.ALL_TO_ALL, ranks=8, choices=8) for w in exchanges)
     assert sum(w.count for w in exchanges) == 2 * 58  # dispatch and combine in each of the 58 MoE layers
     ranks_touched = 8 * (1 - (7 / 8) ** 8)
     assert float(exchanges[0].bytes) == pytest.approx(4 * 2 * ranks_touched * 7168 * 2)

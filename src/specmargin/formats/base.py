@@ -185,6 +185,7 @@ class EngineFormat:
     graph_option: str = "capture graphs of {positions} positions"  # what captures larger ones; slots as below
     batched_tokens: Callable[[Device], int] = lambda _: 8192  # tokens per step of a server with default options
     max_seqs: Callable[[Device], int] = lambda _: 256  # sequences per step of the same
+    limits_per_rank: bool = True  # both are of each data-parallel rank; False: of all of them
     # The setting with that of the plug-in, through which Specmargin decides inside the engine; None: it has no plug-in.
     with_policy: Callable[[EngineConfig, Mapping[str, object]], EngineConfig] | None = None
     policy_inside: bool = False  # the setting's file holds the policy; else the plug-in's settings name its file

@@ -199,5 +199,6 @@ FORMAT = EngineFormat(
     releases=RELEASES,
     stage_drafts=stage_drafts,
     decode_refusal=decode_refusal,
+    limits_per_rank=False,  # divided by `dp_size` where attention is data-parallel (`server_args.py`)
     max_seqs=lambda _: 2048,  # 2,048 to 4,096 by memory (`model_executor/model_runner.py`): memory is the limit
 )

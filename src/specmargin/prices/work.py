@@ -63,6 +63,7 @@ class CollectiveKind(StrEnum):
 class Collective:
     kind: CollectiveKind
     ranks: int
+    choices: int = 0  # of an all-to-all: experts per position, each whole on one rank; 0: not known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -357,14 +358,16 @@ def _dispatch_and_combine(groups: Sequence[LayerGroup], local: Step, layout: Lay
         block = group.layer.experts
         if block is None:
             continue
-        ranks_touched = layout.expert_tensor_ranks * _shards_touched(block.pool.experts_per_token, layout.expert_ranks)
+        ranks_touched = layout.expert_tensor_ranks * shards_touched(block.pool.experts_per_token, layout.expert_ranks)
         message = local.positions / layout.attention_ranks * ranks_touched * hidden * ACTIVATION_BYTES
-        works.append(_collective(CollectiveKind.ALL_TO_ALL, 2 * group.count, message, layout.stage_gpus))
+        choices = block.pool.experts_per_token if layout.expert_tensor_ranks == 1 else 0
+        exchange = Collective(kind=CollectiveKind.ALL_TO_ALL, ranks=layout.stage_gpus, choices=choices)
+        works.append(Work(component=Component.COLLECTIVES, count=2 * group.count, bytes=message, subject=exchange))
     return works
 
 
-def _shards_touched(experts_per_token: int, shards: int) -> float:
-    """Expert shards that hold a position's experts, if these were drawn independently."""
+def shards_touched(experts_per_token: int, shards: float) -> float:
+    """Shards, of ranks or of nodes, that hold a position's experts, if these were drawn independently."""
     return 1.0 if shards == 1 else float(shards * -np.expm1(experts_per_token * np.log1p(-1.0 / shards)))
 
 

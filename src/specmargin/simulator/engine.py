@@ -22,6 +22,7 @@ class EngineSettings:
 
     max_num_seqs: int = 256
     max_num_batched_tokens: int = 8192
+    limits_per_rank: bool = True  # both are of each data-parallel rank; False: of all of them
     kv_blocks: int | None = None  # None: as many as fit in memory
     cudagraph_capture_sizes: tuple[int, ...] | None = None  # None: vLLM's default
     prefix_cache: bool = True  # requests with block hashes find the blocks that earlier ones computed

@@ -17,7 +17,6 @@ import numpy as np
 
 from specmargin.compiler import compiled_entry
 from specmargin.errors import ScenarioError
-from specmargin.formats import find_engine
 from specmargin.limits import ALL_BUT_LAST
 from specmargin.records import Rows, fields_of, rows_of
 from specmargin.simulator.results import PoolsSeen, Result
@@ -73,7 +72,7 @@ def simulate_pools(serving: Serving, run: RunOne) -> Result:
 
 
 def check_pools(serving: Serving) -> Pools:
-    """Raise for loads and layouts of which two pools are not simulated."""
+    """Raise for loads of which two pools are not simulated."""
     pools, workload, arrivals = serving.pools, serving.workload, serving.workload.arrivals
     assert pools is not None
     if workload.users:
@@ -94,9 +93,6 @@ def check_pools(serving: Serving) -> Pools:
         )
     if serving.router is not None and pools.decode > 1:
         raise ScenarioError("--router is of the ranks of one decode instance: leave out it or --decode-instances")
-    refusal = find_engine(serving.scenario.engine).decode_refusal(serving.scenario.layout)
-    if refusal is not None:
-        raise ScenarioError(f"--prefill-instances: {refusal}; leave it out")
     return pools
 
 

@@ -78,9 +78,7 @@ def prepare(serving: Serving, *, choice: PolicyChoice | None = None, log_steps: 
     tables = tables_of(serving, requests)
     bank = serving.bank.deep(tables.prices.max_depth)
     requests["next_round"][:] = bank.starts(requests["category"], np.random.default_rng([serving.seed, 5]))
-    inputs = PolicyInputs(
-        pricer=serving.pricer, bank=bank, max_batch=serving.engine.max_num_seqs, max_depth=serving.max_depth
-    )
+    inputs = PolicyInputs(pricer=serving.pricer, bank=bank, max_batch=serving.limits[0], max_depth=serving.max_depth)
     choice = find_policy(serving.policy, inputs) if choice is None else choice
     kernel = choice.policy.kernel() if serving.compiled else None
     limits = _limits(serving, traffic, choice, by_python=kernel is None)
@@ -100,8 +98,8 @@ def _limits(serving: Serving, traffic: Traffic, choice: PolicyChoice, *, by_pyth
     engine, time = serving.engine, serving.scenario.engine_time
     kv = _kv(serving, choice.held_depth)
     return Limits(
-        max_seqs=engine.max_num_seqs,
-        max_tokens=engine.max_num_batched_tokens,
+        max_seqs=serving.limits[0],
+        max_tokens=serving.limits[1],
         kv=kv,
         speculating=choice.held_depth is not None,
         ahead=time.schedules_ahead(speculating=choice.held_depth is not None),
@@ -124,7 +122,7 @@ def _limits(serving: Serving, traffic: Traffic, choice: PolicyChoice, *, by_pyth
 def graphs_of(serving: Serving, choice: PolicyChoice) -> Graphs:
     """Ranks that split a batch pad their own parts, which is not simulated."""
     scenario, policy = serving.scenario, choice.policy
-    time, shape = scenario.engine_time, (serving.engine.max_num_seqs, serving.max_depth)
+    time, shape = scenario.engine_time, (serving.limits[0], serving.max_depth)
     if scenario.engine != "vllm" or time.graph_limit is None or scenario.layout.sequence_ranks > 1:
         return exact_graphs(*shape)
     sizes = serving.engine.cudagraph_capture_sizes or vllm_sizes(time.graph_limit)
@@ -206,10 +204,10 @@ def _tabled(serving: Serving, requests: Rows[Request] | None) -> tuple[TableLimi
     requests = traffic_of(serving.workload, serving.seed).requests if requests is None else requests
     longest = int((requests["prompt_tokens"] + requests["output_tokens"]).max()) + serving.max_depth
     limits = TableLimits(
-        sequences=serving.engine.max_num_seqs,
+        sequences=serving.limits[0],
         depth=serving.max_depth,
         context=int(context_axis(longest)[-1]),  # rounded up, so that similar workloads share tables
-        prefill_tokens=serving.engine.max_num_batched_tokens,
+        prefill_tokens=serving.limits[1],
     )
     return limits, serving.category_routing or (serving.scenario.routing,) * len(serving.workload.categories)
 

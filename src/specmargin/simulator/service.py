@@ -39,6 +39,7 @@ class ServiceLoad:
     prefix_hit: float = 0.0
     max_num_batched_tokens: int = 8192
     max_num_seqs: int = 256  # raised where more users are asked for
+    limits_per_rank: bool = True  # both are of each data-parallel rank
     requests: int | None = None  # of a benchmark, which is judged as a whole; None: a service in steady state
 
     def __post_init__(self) -> None:
@@ -136,7 +137,7 @@ class Service:
 def service(pricer: Pricer, load: ServiceLoad, schedule: Schedule, *, seed: int = 0) -> Service:
     """Simulate the load twice. `schedule` is what the engine drafts."""
     serving = _serving(pricer, load, depth=max(schedule.max_depth, 1), seed=seed)
-    choice = scheduled(schedule, serving.engine.max_num_seqs)
+    choice = scheduled(schedule, serving.limits[0])
 
     def run(serving: Serving) -> list[Result]:
         return [simulate(serving)] + ([simulate(serving, choice=choice)] if schedule.max_depth > 0 else [])
@@ -169,6 +170,7 @@ def _serving(pricer: Pricer, load: ServiceLoad, *, depth: int, seed: int) -> Ser
         engine=EngineSettings(
             max_num_seqs=max(load.max_num_seqs, load.users or 0),
             max_num_batched_tokens=load.max_num_batched_tokens,
+            limits_per_rank=load.limits_per_rank,
             prefix_hit=load.prefix_hit,
         ),
         max_depth=depth,

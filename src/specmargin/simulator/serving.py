@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from specmargin.decisions.pricer import Pricer
 from specmargin.decisions.scenario import Scenario
 from specmargin.errors import ScenarioError
+from specmargin.limits import MAX_BATCH
 from specmargin.modes import Router
 from specmargin.routing.profile import RoutingProfile
 from specmargin.simulator.engine import EngineSettings
@@ -64,10 +65,18 @@ class Serving:
         return replace(self, workload=self.workload.with_requests(requests))
 
     @property
+    def limits(self) -> tuple[int, int]:
+        """Sequences and tokens per step: of one rank behind a router; else of the one batch that all ranks share."""
+        ranks = 1
+        if self.router is None and self.engine.limits_per_rank:
+            ranks = self.scenario.layout.data_ranks
+        return min(self.engine.max_num_seqs * ranks, MAX_BATCH), self.engine.max_num_batched_tokens * ranks
+
+    @property
     def max_seqs(self) -> int:
         """Of all ranks of all instances that decode."""
         ranks = 1 if self.router is None else self.scenario.layout.data_ranks
-        return self.engine.max_num_seqs * ranks * (1 if self.pools is None else self.pools.decode)
+        return self.limits[0] * ranks * (1 if self.pools is None else self.pools.decode)
 
     @property
     def gpus(self) -> int:

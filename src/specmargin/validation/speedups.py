@@ -132,7 +132,9 @@ def _doubt(pricer: Pricer, point: Point) -> tuple[float, float]:
 
 def _loop(pricer: Pricer, point: Point) -> Loop | None:
     """None without known lengths, or where the model does not fit on GPUs whose number had to be assumed."""
-    load = load_of(point, find_engine(point.engine).batched_tokens(pricer.scenario.device))
+    engine = find_engine(point.engine)
+    batched_tokens = engine.batched_tokens(pricer.scenario.device)
+    load = load_of(point, batched_tokens, limits_per_rank=engine.limits_per_rank)
     try:
         return None if load is None else closed_loop(pricer, point, load)
     except (ParallelismError, ScenarioError):

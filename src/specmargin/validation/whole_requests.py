@@ -32,7 +32,7 @@ class Loop:
     shortened: str | None = None  # how many requests were left out because nothing is compiled
 
 
-def load_of(point: Point, batched_tokens: int) -> ServiceLoad | None:
+def load_of(point: Point, batched_tokens: int, *, limits_per_rank: bool = True) -> ServiceLoad | None:
     """With the lengths that the row states, or those assumed for its dataset; None for one without known lengths.
 
     `batched_tokens`: the engine's tokens per step, unless the row states its server's.
@@ -47,6 +47,7 @@ def load_of(point: Point, batched_tokens: int) -> ServiceLoad | None:
         output_tokens=point.osl or _OUTPUT_TOKENS,
         users=point.batch,
         max_num_batched_tokens=point.max_num_batched_tokens or batched_tokens,
+        limits_per_rank=limits_per_rank,
         requests=_GENERATED_REQUESTS if stated else None,
     )
 

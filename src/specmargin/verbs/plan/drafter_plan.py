@@ -326,6 +326,7 @@ def service_load(request: PlanRequest, scenario: Scenario) -> ServiceLoad | None
         prefix_hit=ALL_BUT_LAST if request.decode_only else request.prefix_hit,
         max_num_batched_tokens=request.max_num_batched_tokens or engine.batched_tokens(scenario.device),
         max_num_seqs=engine.max_seqs(scenario.device),
+        limits_per_rank=engine.limits_per_rank,
     )
 
 

@@ -81,6 +81,9 @@ def _pools(request: SimulateRequest, scenario: Scenario) -> Pools | None:
     """With what carries KV between them: the links of a node that has all of them, else the network."""
     if request.prefill_instances is None:
         return None
+    refusal = find_engine(scenario.engine).decode_refusal(scenario.layout)
+    if refusal is not None:
+        raise ScenarioError(f"--prefill-instances: {refusal}; leave it out")
     gpus = scenario.layout.gpus * (request.prefill_instances + request.decode_instances)
     per_node = scenario.device.fabric.gpus_per_node
     if request.fabric is not None and gpus <= per_node:
@@ -105,6 +108,7 @@ def _engine(request: SimulateRequest, scenario: Scenario) -> EngineSettings:
     return EngineSettings(
         max_num_seqs=request.max_num_seqs or max(engine.max_seqs(device), -(-(request.concurrency or 0) // ranks)),
         max_num_batched_tokens=request.max_num_batched_tokens or engine.batched_tokens(device),
+        limits_per_rank=engine.limits_per_rank,
         prefix_cache=not request.no_prefix_cache,
         prefix_hit=request.prefix_hit,
         scheduling=request.scheduling,
@@ -148,7 +152,7 @@ def planned_policies(request: SimulateRequest, folder: Path, serving: Serving) -
     """Those that are not made from the scenario alone."""
     if "schedule" not in request.policy.split(","):
         return {}
-    return {"schedule": scheduled(_planned(request, folder), serving.engine.max_num_seqs)}
+    return {"schedule": scheduled(_planned(request, folder), serving.limits[0])}
 
 
 def _planned(request: SimulateRequest, folder: Path) -> Schedule:
