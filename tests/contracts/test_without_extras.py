@@ -50,6 +50,16 @@ def test_a_shortened_run_says_so_and_a_short_one_is_whole() -> None:
     assert whole["shortened"] is None
 
 
+@pytest.mark.slow
+def test_instances_for_prefill_share_a_shortened_run() -> None:
+    load = ("--qps", "20", "--isl", "300", "--osl", "200", "--prefill-instances", "2", "--decode-instances", "2")
+    said = json.loads(
+        _without(OPTIONAL, "simulate", "qwen3-8b", "--gpu", "h200", *load, "--policy", "none", "--json").stdout
+    )
+    assert said["requests"] == said["finished"] < 400
+    assert said["shortened"].startswith(f"only {said['requests']} of 400 requests")
+
+
 def test_a_parquet_table_names_the_extra_before_any_work(tmp_path: Path) -> None:
     plan = ("plan", "qwen3.6-35b-a3b", "--gpu", "h200", "-o", "plan.parquet")
     done = _without(["polars"], *plan, cwd=tmp_path)

@@ -183,3 +183,15 @@ def test_what_ranks_in_lockstep_are_not_is_refused(changes: dict[str, Any], said
 def test_a_vote_needs_ranks() -> None:
     with pytest.raises(ScenarioError, match="add --router NAME, with --dp N"):
         simulate(serving(policy="vote"))
+
+
+def test_limits_are_of_each_rank_or_of_all() -> None:
+    """As vLLM has them, and as SGLang."""
+    of_rank, of_all = (
+        fleet(engine=EngineSettings(max_num_seqs=64, max_num_batched_tokens=4096, limits_per_rank=each))
+        for each in (True, False)
+    )
+    assert [(one.max_num_seqs, one.max_num_batched_tokens) for one in (of_rank, of_all)] == [(64, 4096), (16, 1024)]
+    together = [replace(one, router=None) for one in (of_rank, of_all)]
+    assert [(one.max_num_seqs, one.max_num_batched_tokens) for one in together] == [(256, 16384), (64, 4096)]
+    assert {one.most_sequences for one in (of_rank, together[0])} == {256}

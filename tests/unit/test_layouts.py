@@ -98,7 +98,7 @@ def test_many_positions_cross_the_network_once_per_node(
 ) -> None:
     """DeepEP, README of version 2: 8,192 tokens of 7,168 numbers, 8 experts, fp8 out and bf16 back, ConnectX-7.
 
-    Its rates count every node that a token goes to, its own included. Ours is that of the low-latency kernels above.
+    Its rates count every node that a token goes to, its own included. The price's rate is that of the kernels above.
     """
     fabric = over_nodes(find_device("h200"), 8 * nodes, None, "infiniband-ndr").fabric
     exchange = Collective(kind=CollectiveKind.ALL_TO_ALL, ranks=8 * nodes, choices=8)
@@ -118,6 +118,18 @@ def test_the_faster_way_is_taken_and_more_never_costs_less(nodes: int, choices: 
     )
     assert (known <= direct).all()
     assert known[0] < known[1]
+
+
+def test_few_positions_are_sent_directly_and_many_by_node() -> None:
+    fabric = over_nodes(find_device("h200"), 16, None, "infiniband-ndr").fabric
+    positions = np.array([16.0, 64.0, 256.0, 4096.0])
+    message = positions * shards_touched(8, 16) * 14_336
+    known, direct = (
+        collective_seconds(fabric, Collective(kind=CollectiveKind.ALL_TO_ALL, ranks=16, choices=each), message)
+        for each in (8, 0)
+    )
+    assert (known[:2] == direct[:2]).all()
+    assert (known[2:] < 0.6 * direct[2:]).all()
 
 
 def test_groups_inside_a_node_keep_its_link() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,16 +13,20 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 import specmargin
+from specmargin.answers.request_schema import ScenarioRequest
+from specmargin.answers.scenarios import scenario_of
 from specmargin.cli.main import run
+from specmargin.decisions.pricer import Pricer
+from specmargin.decisions.schedule import Schedule
 from specmargin.errors import InputError
-from specmargin.limits import ALL_BUT_LAST
 from specmargin.show.terminal import show
 from specmargin.simulator.engine import EngineSettings
+from specmargin.simulator.policies import scheduled
 from specmargin.simulator.pools import simulate_pools
 from specmargin.simulator.results import Result
 from specmargin.simulator.run import simulate
 from specmargin.simulator.serving import Pools
-from specmargin.simulator.workload import FixedLength, LognormalLength, Poisson, UniformLength
+from specmargin.simulator.workload import FixedLength, LognormalLength, Poisson, Trace, UniformLength
 from tests.simulations import serving
 
 FAST = 1e15  # bytes per second
@@ -30,7 +35,7 @@ VARIED = LognormalLength(ln_mean=5.0, ln_sd=0.7, most=900)
 
 
 def pools(prefill: int = 1, decode: int = 1, rate: float = FAST) -> Pools:
-    return Pools(prefill=prefill, decode=decode, bytes_per_second=rate, latency_seconds=1e-5, way="a wire")
+    return Pools(prefill=prefill, decode=decode, bytes_per_second=rate, latency_seconds=1e-5, network="a wire")
 
 
 def apart(of: Pools, **changes: Any) -> Result:
@@ -48,13 +53,26 @@ def test_a_request_alone_is_read_moved_and_decoded_one_after_another(policy: str
     reading = simulate(
         serving(policy="none" if policy == "none" else "off", output=FixedLength(tokens=1), **settings)
     ).e2e_seconds.mean()
-    engine = EngineSettings(max_num_seqs=32, max_num_batched_tokens=1024, prefix_hit=ALL_BUT_LAST)
+    engine = EngineSettings(max_num_seqs=32, max_num_batched_tokens=1024, kv_arrives=True)
     decoding = simulate(serving(policy=policy, engine=engine, **settings)).ttft_seconds.mean()
     assert result.pools is not None
     moving = result.pools.kv_bytes_per_gpu / 1e9 + 1e-5
     assert result.pools.prefill_seconds == pytest.approx(reading)
     assert result.pools.transfer_seconds == pytest.approx(moving)
     assert result.ttft_seconds == pytest.approx(reading + moving + decoding, rel=1e-6)
+
+
+def test_kv_of_a_prompt_by_hand() -> None:
+    """No room for drafts: a recurrent state of each layer, and the prompt's tokens; of a stage, those of its layers."""
+    hybrid = Pricer(scenario_of(ScenarioRequest(model="qwen3.6-35b-a3b", gpu="h200", prices="laws"))[1])
+    lengths = hybrid.prompt_bytes(2000, speculating=False), hybrid.prompt_bytes(1000, speculating=False)
+    tokens = 10 * 2 * 2 * 256 * 2 * 1000  # ten layers with attention: keys and values of two heads of 256, in bf16
+    assert lengths[0] - lengths[1] == pytest.approx(tokens)
+    states = lengths[1] - tokens
+    assert states == pytest.approx(hybrid.sequence_bytes(None, 999.0) - tokens)
+    assert hybrid.sequence_bytes(7, 1000.0) > lengths[1] + 6 * states  # what a sequence with drafts holds
+    stages = Pricer(scenario_of(ScenarioRequest(model="qwen3-30b-a3b", gpu="h200", pp=2, gpus=2, prices="laws"))[1])
+    assert stages.prompt_bytes(4000, speculating=False) == pytest.approx(24 * 2 * 4 * 128 * 2 * 4000)
 
 
 def test_kv_is_what_the_plan_says() -> None:
@@ -78,6 +96,59 @@ def test_decode_instances_are_those_of_plan_decode_only() -> None:
         assert row["goodput_tokens_per_second"] == pytest.approx(planned[side]["tokens_per_second"], rel=0.02)
         assert row["tpot_seconds"]["mean"] == pytest.approx(planned[side]["tpot_seconds"], rel=0.05)
         assert row["mean_batch"] == pytest.approx(planned[side]["sequences"], rel=0.1)
+
+
+def test_a_schedule_is_planned_for_a_decode_instance() -> None:
+    """With its share of the load. Where it drafts nothing, no drafter reads prompts and none of its KV moves."""
+    load: dict[str, Any] = {"qps": 40.0, "isl": 1000, "osl": 200, "prices": "laws", "depth": 4, "range_ratio": 0.0}
+    both = specmargin.simulate(
+        "qwen3-30b-a3b", gpu="h200", prefill_instances=9, decode_instances=2, policy="schedule", **load
+    )
+    planned = specmargin.plan("qwen3-30b-a3b", gpu="h200", decode_only=True, **load | {"qps": 20.0})
+    (row,), side = both.rows, planned.to_dict()["service"]["speculating"]
+    assert row["tpot_seconds"]["mean"] == pytest.approx(side["tpot_seconds"], rel=0.05)
+    load |= {"qps": 20.0, "fabric": "infiniband-ndr"}
+    far = specmargin.simulate("qwen3-30b-a3b", gpu="h200", prefill_instances=9, policy="schedule", **load)
+    assert far.rows[0]["tpot_seconds"]["mean"] == pytest.approx(side["tpot_seconds"], rel=0.05)
+    idle = scheduled(Schedule.fixed(0, last=1), 32)
+    parts: dict[str, Any] = {"drafter": "eagle", "arrivals": RARE, "pools": pools(), "prompt": FixedLength(tokens=900)}
+    plain = simulate_pools(serving(**parts), simulate)
+    drafts_nothing = simulate_pools(serving(policy="schedule", **parts), simulate, choice=idle)
+    assert drafts_nothing.pools is not None and plain.pools is not None
+    assert drafts_nothing.pools.kv_bytes_per_gpu == plain.pools.kv_bytes_per_gpu
+    assert drafts_nothing.ttft_seconds == pytest.approx(plain.ttft_seconds)
+
+
+def test_beyond_its_capacity_a_decode_instance_is_as_slow_as_planned() -> None:
+    load: dict[str, Any] = {"qps": 200.0, "isl": 500, "osl": 400, "prices": "laws", "range_ratio": 0.0}
+    planned = specmargin.plan("qwen3-30b-a3b", gpu="h200", decode_only=True, **load).to_dict()["service"]["plain"]
+    (row,) = specmargin.simulate("qwen3-30b-a3b", gpu="h200", prefill_instances=40, policy="none", **load).rows
+    assert planned["queue_growth_per_second"] > 0
+    assert row["goodput_tokens_per_second"] == pytest.approx(planned["tokens_per_second"], rel=0.05)
+
+
+def test_requests_that_fit_nowhere_are_refused_and_others_served() -> None:
+    """All of one instance's requests are too long: the other's are served."""
+    trace = Trace(
+        arrival_seconds=np.arange(4.0),
+        prompt_tokens=np.array([100, 9000, 100, 9000]),
+        output_tokens=np.full(4, 20),
+        source="by hand",
+    )
+    engine = EngineSettings(max_num_seqs=32, max_num_batched_tokens=1024, kv_blocks=100)
+    result = apart(pools(prefill=2), arrivals=trace, engine=engine, policy="none")
+    assert (result.totals.finished, result.totals.refused) == (2, 2)
+    assert np.isfinite(result.ttft_by_request).tolist() == [True, False, True, False]
+
+
+def test_the_timeline_is_of_all_decode_instances() -> None:
+    load: dict[str, Any] = {"arrivals": Poisson(requests_per_second=40.0, requests=400), "policy": "none"}
+    result = apart(pools(decode=2), **load)
+    rows = result.timeline()
+    assert 0 < max(row["busy_share"] for row in rows) <= 1
+    busy = sum(row["busy_share"] for row in rows) * result.bin_seconds
+    # A step that ends after its bin is cut.
+    assert busy == pytest.approx(result.busy_seconds / 2, rel=0.05)
 
 
 def test_decoding_does_not_wait_for_prompts() -> None:
@@ -219,6 +290,7 @@ def test_requests_are_saved_with_what_came_before() -> None:
         ({"decode_instances": 2}, "--decode-instances goes with --prefill-instances"),
         ({"qps": None, "concurrency": 4}, "users who wait for their answers are not simulated there; give --qps"),
         ({"qps": None, "sessions_per_second": 1.0, "turns": 3}, "sessions, cancelled requests and priorities"),
+        ({"qps": None, "trace": "cancels.csv", "requests": None}, "sessions, cancelled requests and priorities"),
         ({"cancel_share": 0.5, "cancel_tokens": 5}, "sessions, cancelled requests and priorities"),
         ({"engine": "llamacpp", "weights": "Q4_K_M"}, "llama.cpp has no disaggregated serving; leave it out"),
         ({"fabric": "infiniband-ndr"}, "--fabric infiniband-ndr: 2 GPUs are one machine of up to 8; leave it out"),
@@ -226,10 +298,14 @@ def test_requests_are_saved_with_what_came_before() -> None:
             {"gpu": "rtx-4090", "prefill_instances": 20, "prices": "datasheet"},
             "the device has none; name one with --fabric",
         ),
-        ({"dp": 2, "ep": True, "router": "least-requests", "decode_instances": 2}, "leave out it or --decode"),
+        ({"dp": 2, "ep": True, "router": "least-requests", "decode_instances": 2}, "leave out one of them"),
     ],
 )
-def test_refusals(options: dict[str, Any], complaint: str) -> None:
+def test_refusals(options: dict[str, Any], complaint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("cancels.csv").write_text(
+        "arrival_seconds,prompt_tokens,output_tokens,cancel_tokens\n0,100,20,5\n1,100,20,0\n"
+    )
     asked_for: dict[str, Any] = {} if options == {"decode_instances": 2} else {"prefill_instances": 1}
     with pytest.raises(InputError, match=complaint):
         given = ASKED | {"gpu": "h200"} | asked_for | options

@@ -40,7 +40,10 @@ def test_a_machine_faster_than_its_prices_has_no_other_cause(path: Path, factor:
     """Prompts that such a machine reads cost it less than their price, as decoding does."""
     recording = faster(read_recording(path), factor)
     with_log = bool(recording["about"].get("with_log"))
-    assert _leading(recording, with_log=with_log) in (None, *_right(recording))
+    leading = _leading(recording, with_log=with_log)
+    assert leading in (None, *_right(recording))
+    if recording["about"]["cause"] in ("prompts", "depth-too-deep", "drafter-broken", "memory"):
+        assert leading is not None  # these do not show in the time of a round
 
 
 def _right(recording: dict[str, Any]) -> tuple[str | None, ...]:

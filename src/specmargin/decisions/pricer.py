@@ -116,6 +116,10 @@ class Pricer:
         except ParallelismError:
             return False
 
+    def prompt_bytes(self, tokens: float, *, speculating: bool) -> float:
+        """KV and states of a prompt on one GPU, the drafter's included: what a decode instance gets of it."""
+        return self.sequence_bytes(0 if speculating else None, tokens - 1.0) / self.scenario.layout.stages
+
     def sequence_bytes(self, depth: int | None, context: float | None = None) -> float:
         """KV and states of one sequence on one GPU, with space for `depth` draft tokens and with the drafter's KV.
 

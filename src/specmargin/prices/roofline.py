@@ -54,9 +54,12 @@ class Roofline:
     def _collective(self, work: Work, collective: Collective) -> WorkPrice:
         seconds = work.count * collective_seconds(self.device.fabric, collective, work.bytes)
         fabric = self.device.fabric
+        source = datasheet(f"{self.device.title}: link bandwidth and latency")
         if fabric.network is not None and collective.ranks > fabric.gpus_per_node:
-            return fixed_price(seconds, fabric.network)
-        return fixed_price(seconds, datasheet(f"{self.device.title}: link bandwidth and latency"))
+            source = fabric.network
+        if _goes_by_node(fabric, collective):
+            source = replace(source, detail=f"{source.detail}; where faster, once per node, as DeepEP in vLLM 0.24")
+        return fixed_price(seconds, source)
 
 
 def sent_bytes(collective: Collective, message_bytes: FloatArray) -> FloatArray:
@@ -78,9 +81,13 @@ def sent_bytes(collective: Collective, message_bytes: FloatArray) -> FloatArray:
 def collective_seconds(fabric: Fabric, collective: Collective, message_bytes: FloatArray) -> FloatArray:
     bandwidth = fabric.bytes_per_second(collective.ranks)
     direct = fabric.latency_seconds(collective.ranks) + sent_bytes(collective, message_bytes) / bandwidth
-    if not collective.choices or collective.ranks <= fabric.gpus_per_node:
+    if not _goes_by_node(fabric, collective):
         return direct
     return np.minimum(direct, _by_node(fabric, collective, message_bytes))
+
+
+def _goes_by_node(fabric: Fabric, collective: Collective) -> bool:
+    return collective.choices > 0 and collective.ranks > fabric.gpus_per_node
 
 
 def _by_node(fabric: Fabric, collective: Collective, message_bytes: FloatArray) -> FloatArray:

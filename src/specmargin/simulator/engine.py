@@ -9,7 +9,6 @@ import numpy as np
 
 from specmargin.decisions.pricer import Pricer
 from specmargin.errors import ScenarioError
-from specmargin.limits import ALL_BUT_LAST
 from specmargin.modes import Scheduling
 
 BLOCK_TOKENS = 16
@@ -27,6 +26,7 @@ class EngineSettings:
     cudagraph_capture_sizes: tuple[int, ...] | None = None  # None: vLLM's default
     prefix_cache: bool = True  # requests with block hashes find the blocks that earlier ones computed
     prefix_hit: float = 0.0  # of requests without hashes: share of each prompt in the cache; blocks are not shared
+    kv_arrives: bool = False  # prompts are read elsewhere, all but their last token
     scheduling: Scheduling = Scheduling.FCFS
 
     def __post_init__(self) -> None:
@@ -37,11 +37,6 @@ class EngineSettings:
             raise ScenarioError(f"engine: kv_blocks must be at least 1, got {self.kv_blocks}")
         if not 0.0 <= self.prefix_hit < 1.0:
             raise ScenarioError(f"engine: prefix_hit must lie in 0..1, got {self.prefix_hit}")
-
-    @property
-    def kv_arrives(self) -> bool:
-        """From an instance that reads prompts, once: a preempted sequence is computed again here."""
-        return self.prefix_hit == ALL_BUT_LAST
 
 
 class KvBudget(NamedTuple):

@@ -17,58 +17,56 @@ import numpy as np
 
 from specmargin.compiler import compiled_entry
 from specmargin.errors import ScenarioError
-from specmargin.limits import ALL_BUT_LAST
 from specmargin.records import Rows, fields_of, rows_of
+from specmargin.simulator.policies import PolicyChoice
 from specmargin.simulator.results import PoolsSeen, Result
-from specmargin.simulator.run import held_depth
+from specmargin.simulator.run import check_room, held_depth
 from specmargin.simulator.serving import Pools, Serving
 from specmargin.simulator.shortened import affordable
 from specmargin.simulator.state import EngineRow, TimeBin, Totals
-from specmargin.simulator.workload import Drawn, Request
+from specmargin.simulator.workload import Drawn, Request, Trace
 from specmargin.step import FloatArray, IntArray
 
-RunOne = Callable[[Serving], Result]  # of one instance
+RunOne = Callable[..., Result]  # of one instance: takes a serving, `choice` and `advance`
 
 
-def simulate_pools(serving: Serving, run: RunOne) -> Result:
+def simulate_pools(
+    serving: Serving,
+    run: RunOne,
+    *,
+    choice: PolicyChoice | None = None,
+    advance: Callable[[int], None] = lambda _: None,
+) -> Result:
     """The result is that of the decode instances; requests arrive when their clients send them."""
     pools = check_pools(serving)
     traffic, drawn = affordable(serving.workload, serving.seed)
-    requests, whole = traffic.requests, np.arange(traffic.requests.size)
-    reads = whole % pools.prefill
-    busy = min(pools.prefill, whole.size)
-    read = [run(_prefill(serving, _chosen(requests, whole[reads == i]))) for i in range(busy)]
-    ready = np.full(whole.size, np.nan)
-    for i, result in enumerate(read):
-        ready[reads == i] = result.requests["finish_seconds"]
+    requests = traffic.requests
+    held = held_depth(serving, serving.policy) if choice is None else choice.held_depth
+    check_room(serving, held, requests)
+    ready, busy_share = _read(serving, requests, run, speculates=held is not None)
     order = np.argsort(ready, kind="stable")[: int(np.isfinite(ready).sum())]
-    decodes = np.zeros_like(whole)
+    if not order.size:
+        raise ScenarioError("no prompt fits in the KV cache of a prefill instance: shorten --isl, or add GPUs")
+    decodes = np.zeros(requests.size, dtype=np.int64)
     decodes[order] = np.arange(order.size) % pools.decode
-    sizes = _kv_bytes_per_gpu(serving, requests)
-    moving = sizes / pools.bytes_per_second + pools.latency_seconds
-    arrived = _arrivals(serving, (ready, moving), order, (reads, decodes))
-    parts = [order[decodes[order] == i] for i in range(pools.decode)]
-    parts = [part[np.argsort(arrived[part], kind="stable")] for part in parts]
-    decoded = [run(_decode(serving, _chosen(requests, part, arrived[part]))) for part in parts if part.size]
-    for part, result in zip((part for part in parts if part.size), decoded, strict=True):
-        for name in ("computed", "emitted", "blocks", "preemptions", "first_token_seconds", "finish_seconds"):
-            requests[name][part] = result.requests[name]
+    sizes = _kv_bytes_per_gpu(serving, requests, speculates=held is not None)
+    arrived = _arrivals(serving, ready, sizes, order, decodes)
+    results = []
+    for i in range(min(pools.decode, order.size)):
+        own = order[decodes[order] == i]
+        own = own[np.argsort(arrived[own], kind="stable")]
+        result = run(_decode(serving, _chosen(requests, own, arrived[own])), choice=choice, advance=advance)
+        for name in ("emitted", "preemptions", "first_token_seconds", "finish_seconds"):
+            requests[name][own] = result.requests[name]
+        results.append(result)
     seen = PoolsSeen(
-        pools=pools,
         prefill_seconds=np.asarray(ready - requests["arrival_seconds"]),
         transfer_seconds=np.asarray(arrived - ready),
         kv_bytes_per_gpu=float(sizes.mean()),
-        prefill_busy_share=sum(result.busy_seconds for result in read)
-        / (pools.prefill * max(float(result.totals.clock) for result in read)),
+        prefill_busy_share=busy_share,
     )
-    return replace(
-        _merged(decoded, refused=whole.size - order.size),
-        serving=serving,
-        requests=requests,
-        clients=traffic.clients,
-        drawn=drawn,
-        pools=seen,
-    )
+    whole = _merged(results, refused=requests.size - order.size)
+    return replace(whole, serving=serving, requests=requests, clients=traffic.clients, drawn=drawn, pools=seen)
 
 
 def check_pools(serving: Serving) -> Pools:
@@ -80,19 +78,22 @@ def check_pools(serving: Serving) -> Pools:
             "--prefill-instances: users who wait for their answers are not simulated there; give --qps or --trace, or "
             "leave it out and plan the decode instance for them (`plan --decode-only --concurrency N`)"
         )
-    hashed = serving.engine.prefix_cache and getattr(arrivals, "hashes", None) is not None
-    if hashed or getattr(arrivals, "priority", None) is not None:
+    trace = arrivals if isinstance(arrivals, Trace) else None
+    if trace is not None and trace.hashes is not None and serving.engine.prefix_cache:
         raise ScenarioError(
-            "--prefill-instances: block hashes and priorities of a trace are not simulated there; leave those columns "
-            "out, or give --no-prefix-cache"
+            "--prefill-instances: block hashes of a trace are not simulated there; give --no-prefix-cache, and "
+            "--prefix-hit if their share is known"
         )
+    cancels = workload.cancels is not None or (trace is not None and trace.cancel_seconds is not None)
+    cancels = cancels or (trace is not None and trace.cancel_tokens is not None)
     prioritised = any(category.priority is not None for category in workload.categories)
-    if workload.sessions is not None or workload.cancels is not None or prioritised:
+    prioritised = prioritised or (trace is not None and trace.priority is not None)
+    if workload.sessions is not None or cancels or prioritised:
         raise ScenarioError(
             "--prefill-instances: sessions, cancelled requests and priorities are not simulated there; leave them out"
         )
     if serving.router is not None and pools.decode > 1:
-        raise ScenarioError("--router is of the ranks of one decode instance: leave out it or --decode-instances")
+        raise ScenarioError("--router is of the ranks of one decode instance: leave out one of them")
     return pools
 
 
@@ -106,14 +107,23 @@ def _chosen(requests: Rows[Request], chosen: IntArray, arrivals: FloatArray | No
     return rows
 
 
-def _prefill(serving: Serving, requests: Rows[Request]) -> Serving:
-    requests["output_tokens"][:] = 1
-    speculates = held_depth(serving, serving.policy) is not None
-    return _instance(serving, requests, policy="off" if speculates else "none")
+def _read(serving: Serving, requests: Rows[Request], run: RunOne, *, speculates: bool) -> tuple[FloatArray, float]:
+    """When each prompt has been read (NaN: refused), and the share of their time that the prefill instances take."""
+    assert serving.pools is not None
+    count, results = serving.pools.prefill, []
+    ready = np.full(requests.size, np.nan)
+    for i in range(min(count, requests.size)):
+        prompts = _chosen(requests, np.arange(i, requests.size, count))
+        prompts["output_tokens"][:] = 1
+        result = run(_instance(serving, prompts, policy="off" if speculates else "none"))
+        ready[i::count] = result.requests["finish_seconds"]
+        results.append(result)
+    seconds = max(float(result.totals.clock) for result in results)
+    return ready, sum(result.busy_seconds for result in results) / max(count * seconds, 1e-12)
 
 
 def _decode(serving: Serving, requests: Rows[Request]) -> Serving:
-    return _instance(serving, requests, engine=replace(serving.engine, prefix_hit=ALL_BUT_LAST))
+    return _instance(serving, requests, engine=replace(serving.engine, kv_arrives=True, prefix_hit=0.0))
 
 
 def _instance(serving: Serving, requests: Rows[Request], **changed: Any) -> Serving:
@@ -124,28 +134,24 @@ def _instance(serving: Serving, requests: Rows[Request], **changed: Any) -> Serv
 # --- between them ---
 
 
-def _kv_bytes_per_gpu(serving: Serving, requests: Rows[Request]) -> FloatArray:
-    """Of each prompt: as long as its tokens, the drafter's part and recurrent states included."""
-    held, pricer, prompts = held_depth(serving, serving.policy), serving.pricer, requests["prompt_tokens"]
+def _kv_bytes_per_gpu(serving: Serving, requests: Rows[Request], *, speculates: bool) -> FloatArray:
+    prompts = requests["prompt_tokens"]
     lengths = np.unique(np.geomspace(prompts.min(), prompts.max(), 64).round())
-    by_length = [pricer.sequence_bytes(held, float(length)) for length in lengths]
+    by_length = [serving.pricer.prompt_bytes(float(length), speculating=speculates) for length in lengths]
     return np.asarray(np.interp(prompts, lengths, by_length))
 
 
-def _arrivals(
-    serving: Serving, seconds: tuple[FloatArray, FloatArray], order: IntArray, instances: tuple[IntArray, IntArray]
-) -> FloatArray:
-    """When the KV of each prompt is there; `seconds`: when it is read, and what moving it takes."""
-    (ready, moving), (reads, decodes), pools = seconds, instances, serving.pools
+def _arrivals(serving: Serving, ready: FloatArray, sizes: FloatArray, order: IntArray, decodes: IntArray) -> FloatArray:
+    """When the KV of each prompt is there. A rank of an instance sends or receives one prompt at a time."""
+    pools, ranks = serving.pools, serving.scenario.layout.data_ranks
     assert pools is not None
-    ranks = max(serving.scenario.layout.sequence_ranks, 1)
-    source = (reads * ranks + np.arange(reads.size) // pools.prefill % ranks).astype(np.int64)
-    turn = np.zeros_like(reads)
-    turn[order] = np.arange(order.size) // pools.decode
-    destination = ((pools.prefill + decodes) * ranks + turn % ranks).astype(np.int64)
-    free = np.zeros(pools.instances * ranks)
-    arrived = np.full(ready.size, np.nan)
-    _carry(order.astype(np.int64), ready, moving, source, destination, free, arrived)
+    number, turn = np.arange(ready.size), np.zeros(ready.size, dtype=np.int64)
+    turn[order] = np.arange(order.size)
+    source = number % pools.prefill * ranks + number // pools.prefill % ranks
+    destination = (pools.prefill + decodes) * ranks + turn // pools.decode % ranks
+    free, arrived = np.zeros(pools.instances * ranks), np.full(ready.size, np.nan)
+    moving = sizes / pools.bytes_per_second + pools.latency_seconds
+    _carry(order, ready, moving, source, destination, free, arrived)
     return arrived
 
 

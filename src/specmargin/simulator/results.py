@@ -15,7 +15,7 @@ import numpy.typing as npt
 from specmargin.compiler import shortened
 from specmargin.records import Rows, fields_of
 from specmargin.simulator.engine import KvBudget
-from specmargin.simulator.serving import Pools, Serving
+from specmargin.simulator.serving import Serving
 from specmargin.simulator.state import EngineRow, Limits, Simulation, TimeBin, Totals
 from specmargin.simulator.traffic import Client, by_arrival
 from specmargin.simulator.window import Window, steady_window, whole_run
@@ -38,7 +38,6 @@ class Slo:
 class PoolsSeen:
     """What happened to prompts before their KV was there, by request in order of arrival."""
 
-    pools: Pools
     prefill_seconds: FloatArray  # waiting for an instance, and being read
     transfer_seconds: FloatArray  # waiting for a link, and on it
     kv_bytes_per_gpu: float  # of the mean prompt
@@ -177,7 +176,7 @@ class Result:
     def busy_share(self) -> float:
         """Of the measured time; of the instances that decode."""
         seconds = self._binned_seconds if self.serving.steady else self.window.seconds
-        seconds *= 1 if self.pools is None else self.pools.pools.decode
+        seconds *= self.serving.decode_instances
         return min(self._binned("busy_seconds") / max(seconds, 1e-12), 1.0)
 
     @property
@@ -333,10 +332,11 @@ class Result:
         return traffic
 
     def _pools(self, seen: PoolsSeen) -> dict[str, Any]:
-        chosen = self.window.requests
+        chosen, pools = self.window.requests, self.serving.pools
+        assert pools is not None
         return {
-            "prefill_instances": seen.pools.prefill,
-            "decode_instances": seen.pools.decode,
+            "prefill_instances": pools.prefill,
+            "decode_instances": pools.decode,
             "prefill_seconds": _distribution(_finite(seen.prefill_seconds[chosen])),
             "transfer_seconds": _distribution(_finite(seen.transfer_seconds[chosen])),
             "kv_bytes_per_gpu": seen.kv_bytes_per_gpu,
@@ -385,10 +385,10 @@ class Result:
             "hour": (index + 0.5) * self.bin_seconds / 3600.0,
             "batch": row["sequence_seconds"] / decoding,
             "depth": row["depth_seconds"] / decoding,
-            "tokens_per_second": row["committed"] / busy,
+            "tokens_per_second": row["committed"] / busy * self.serving.decode_instances,
             "accepted_share": row["accepted"] / row["verified"] if row["verified"] else 0.0,
             "waiting": row["waiting_seconds"] / busy,
-            "busy_share": min(busy / self.bin_seconds, 1.0),
+            "busy_share": min(busy / (self.bin_seconds * self.serving.decode_instances), 1.0),
             "kv_share": row["block_seconds"] / busy / max(self.kv.blocks, 1),
         }
 

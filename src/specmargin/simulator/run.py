@@ -42,7 +42,7 @@ from specmargin.simulator.state import (
 )
 from specmargin.simulator.tables import RankTables, StepTables, TableLimits, context_axis, rank_tables, step_tables
 from specmargin.simulator.traffic import Traffic, traffic_of
-from specmargin.simulator.workload import Request
+from specmargin.simulator.workload import Drawn, Request
 
 _BINS = 1024
 _FIRST_BIN_SECONDS = 1.0 / 64.0
@@ -74,11 +74,12 @@ def prepare(serving: Serving, *, choice: PolicyChoice | None = None, log_steps: 
     depth = held_depth(serving, serving.policy) if choice is None else choice.held_depth
     traffic, drawn = affordable(serving.workload, serving.seed)
     requests = traffic.requests
-    check_room(serving, depth, requests)
+    if not isinstance(serving.workload.arrivals, Drawn):  # a part of a load that was checked
+        check_room(serving, depth, requests)
     tables = tables_of(serving, requests)
     bank = serving.bank.deep(tables.prices.max_depth)
     requests["next_round"][:] = bank.starts(requests["category"], np.random.default_rng([serving.seed, 5]))
-    inputs = PolicyInputs(pricer=serving.pricer, bank=bank, max_batch=serving.limits[0], max_depth=serving.max_depth)
+    inputs = PolicyInputs(pricer=serving.pricer, bank=bank, max_batch=serving.max_num_seqs, max_depth=serving.max_depth)
     choice = find_policy(serving.policy, inputs) if choice is None else choice
     kernel = choice.policy.kernel() if serving.compiled else None
     limits = _limits(serving, traffic, choice, by_python=kernel is None)
@@ -98,8 +99,8 @@ def _limits(serving: Serving, traffic: Traffic, choice: PolicyChoice, *, by_pyth
     engine, time = serving.engine, serving.scenario.engine_time
     kv = _kv(serving, choice.held_depth)
     return Limits(
-        max_seqs=serving.limits[0],
-        max_tokens=serving.limits[1],
+        max_seqs=serving.max_num_seqs,
+        max_tokens=serving.max_num_batched_tokens,
         kv=kv,
         speculating=choice.held_depth is not None,
         ahead=time.schedules_ahead(speculating=choice.held_depth is not None),
@@ -122,7 +123,7 @@ def _limits(serving: Serving, traffic: Traffic, choice: PolicyChoice, *, by_pyth
 def graphs_of(serving: Serving, choice: PolicyChoice) -> Graphs:
     """Ranks that split a batch pad their own parts, which is not simulated."""
     scenario, policy = serving.scenario, choice.policy
-    time, shape = scenario.engine_time, (serving.limits[0], serving.max_depth)
+    time, shape = scenario.engine_time, (serving.max_num_seqs, serving.max_depth)
     if scenario.engine != "vllm" or time.graph_limit is None or scenario.layout.sequence_ranks > 1:
         return exact_graphs(*shape)
     sizes = serving.engine.cudagraph_capture_sizes or vllm_sizes(time.graph_limit)
@@ -204,10 +205,10 @@ def _tabled(serving: Serving, requests: Rows[Request] | None) -> tuple[TableLimi
     requests = traffic_of(serving.workload, serving.seed).requests if requests is None else requests
     longest = int((requests["prompt_tokens"] + requests["output_tokens"]).max()) + serving.max_depth
     limits = TableLimits(
-        sequences=serving.limits[0],
+        sequences=serving.max_num_seqs,
         depth=serving.max_depth,
         context=int(context_axis(longest)[-1]),  # rounded up, so that similar workloads share tables
-        prefill_tokens=serving.limits[1],
+        prefill_tokens=serving.max_num_batched_tokens,
     )
     return limits, serving.category_routing or (serving.scenario.routing,) * len(serving.workload.categories)
 

@@ -195,8 +195,9 @@ def _admit(limits: Limits, state: State, budget: int) -> None:
         if limits.hashed:
             request.computed = found * limits.kv.block_tokens
         else:
-            share = 0.0 if resumed and limits.kv_arrives else limits.prefix_hit
-            request.computed = int(share * request.prompt_tokens)
+            request.computed = int(limits.prefix_hit * request.prompt_tokens)
+            if limits.kv_arrives and not resumed:
+                request.computed = request.prompt_tokens - 1
         planned = min(tokens - request.computed, budget)
         request.blocks = blocks_for(request.computed + planned, limits)
         if limits.hashed:

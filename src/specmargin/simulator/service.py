@@ -37,6 +37,7 @@ class ServiceLoad:
     requests_per_second: float | None = None
     range_ratio: float = 0.0  # lengths are uniform within this fraction of their means; 0: all equal
     prefix_hit: float = 0.0
+    kv_arrives: bool = False  # as of a decode instance
     max_num_batched_tokens: int = 8192
     max_num_seqs: int = 256  # raised where more users are asked for
     limits_per_rank: bool = True  # both are of each data-parallel rank
@@ -137,7 +138,7 @@ class Service:
 def service(pricer: Pricer, load: ServiceLoad, schedule: Schedule, *, seed: int = 0) -> Service:
     """Simulate the load twice. `schedule` is what the engine drafts."""
     serving = _serving(pricer, load, depth=max(schedule.max_depth, 1), seed=seed)
-    choice = scheduled(schedule, serving.limits[0])
+    choice = scheduled(schedule, serving.max_num_seqs)
 
     def run(serving: Serving) -> list[Result]:
         return [simulate(serving)] + ([simulate(serving, choice=choice)] if schedule.max_depth > 0 else [])
@@ -159,6 +160,7 @@ def _serving(pricer: Pricer, load: ServiceLoad, *, depth: int, seed: int) -> Ser
     else:
         assert load.requests_per_second is not None
         arrivals = Poisson(requests_per_second=load.requests_per_second, requests=requests)
+    ranks = pricer.scenario.layout.data_ranks if load.limits_per_rank else 1
     return Serving(
         pricer=pricer,
         workload=Workload(
@@ -168,10 +170,11 @@ def _serving(pricer: Pricer, load: ServiceLoad, *, depth: int, seed: int) -> Ser
         ),
         bank=drawn_rounds({"all": pricer.scenario.survival}, depth, seed=seed),
         engine=EngineSettings(
-            max_num_seqs=max(load.max_num_seqs, load.users or 0),
+            max_num_seqs=max(load.max_num_seqs, -(-(load.users or 0) // ranks)),
             max_num_batched_tokens=load.max_num_batched_tokens,
             limits_per_rank=load.limits_per_rank,
             prefix_hit=load.prefix_hit,
+            kv_arrives=load.kv_arrives,
         ),
         max_depth=depth,
         seed=seed,

@@ -23,7 +23,7 @@ class Pools:
     decode: int
     bytes_per_second: float  # of KV, of each GPU
     latency_seconds: float
-    way: str  # what carries it
+    network: str  # what carries it
 
     @property
     def instances(self) -> int:
@@ -65,18 +65,29 @@ class Serving:
         return replace(self, workload=self.workload.with_requests(requests))
 
     @property
-    def limits(self) -> tuple[int, int]:
-        """Sequences and tokens per step: of one rank behind a router; else of the one batch that all ranks share."""
-        ranks = 1
-        if self.router is None and self.engine.limits_per_rank:
-            ranks = self.scenario.layout.data_ranks
-        return min(self.engine.max_num_seqs * ranks, MAX_BATCH), self.engine.max_num_batched_tokens * ranks
+    def max_num_seqs(self) -> int:
+        """Of a batch: of one rank behind a router, else of all ranks together."""
+        return min(self._of_batch(self.engine.max_num_seqs), MAX_BATCH)
 
     @property
-    def max_seqs(self) -> int:
-        """Of all ranks of all instances that decode."""
+    def max_num_batched_tokens(self) -> int:
+        return self._of_batch(self.engine.max_num_batched_tokens)
+
+    def _of_batch(self, limit: int) -> int:
+        ranks = self.scenario.layout.data_ranks
+        if self.engine.limits_per_rank:
+            return limit if self.router is not None else limit * ranks
+        return limit if self.router is None else max(limit // ranks, 1)
+
+    @property
+    def most_sequences(self) -> int:
+        """Of all ranks, and of all instances that decode."""
         ranks = 1 if self.router is None else self.scenario.layout.data_ranks
-        return self.limits[0] * ranks * (1 if self.pools is None else self.pools.decode)
+        return self.max_num_seqs * ranks * self.decode_instances
+
+    @property
+    def decode_instances(self) -> int:
+        return 1 if self.pools is None else self.pools.decode
 
     @property
     def gpus(self) -> int:

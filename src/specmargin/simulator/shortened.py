@@ -9,7 +9,7 @@ import numpy as np
 from specmargin.compiler import HAS_NUMBA
 from specmargin.records import Rows
 from specmargin.simulator.traffic import Traffic, traffic_of
-from specmargin.simulator.workload import ClosedLoop, Poisson, Request, Workload
+from specmargin.simulator.workload import ClosedLoop, Drawn, Poisson, Request, Workload
 
 # About 0.1 ms per output token and 2 ms per request: a second or two for a run, more for many users of a closed loop.
 # Their first generation of requests is the ramp, the second is what they get, the third is the drain (`window.py`).
@@ -21,7 +21,8 @@ def affordable(workload: Workload, seed: int) -> tuple[Traffic, int]:
     """All requests where they are compiled, else as many as take seconds; and how many the workload has."""
     whole = traffic_of(workload, seed)
     drawn = whole.requests.size
-    most = drawn if HAS_NUMBA else _affordable_requests(whole.requests, workload.users)
+    given = HAS_NUMBA or isinstance(workload.arrivals, Drawn)  # those are few enough already
+    most = drawn if given else _affordable_requests(whole.requests, workload.users)
     if most >= drawn:
         return whole, drawn
     if isinstance(workload.arrivals, ClosedLoop | Poisson):

@@ -88,7 +88,7 @@ def _needed(result: Result) -> int:
         return 0
     took = result.requests["finish_seconds"] - result.requests["first_token_seconds"]
     begun = result.goodput / workload.mean_output  # requests per second; fewer than arrive where a queue grows
-    in_engine = min(begun * float(np.nanmean(took)), result.serving.max_seqs)
+    in_engine = min(begun * float(np.nanmean(took)), result.serving.most_sequences)
     wanted = max(_GENERATIONS * in_engine, _varied(workload, result.mean_batch))
     most = max(_MOST_TOKENS / workload.mean_output, _LEAST_ARRIVALS)
     given = result.requests.size

@@ -79,7 +79,7 @@ def _begin(serving: Serving) -> _FleetRun:
     inputs = PolicyInputs(
         pricer=serving.pricer,
         bank=serving.bank,
-        max_batch=serving.engine.max_num_seqs,
+        max_batch=serving.max_num_seqs,
         max_depth=first.tables.prices.max_depth,
         ranks=ranks,
     )

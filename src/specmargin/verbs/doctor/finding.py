@@ -73,10 +73,10 @@ class Case:
 
     @cached_property
     def prompt_share(self) -> tuple[float, float, float]:
-        """Of the time: expected, least, most; prompts are as much off their price as the time of a round shows.
+        """Of the time: expected, least, most; by the prices, scaled to the rounds that were seen.
 
-        That of rounds that are shorter than expected, on a machine faster than its prices; of longer ones only where a
-        datasheet bounds both alike, since a slow round may have a cause of its own.
+        Rounds that are shorter than expected show a machine that is faster than its prices, in prefill too. Longer ones
+        may have a cause of their own: they only scale a datasheet, which bounds prefill and decoding alike.
         """
         expected, took = self.expected, self.seen.round_seconds
         if expected is None:

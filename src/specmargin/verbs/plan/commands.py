@@ -95,10 +95,11 @@ def capacity_command(answer: DrafterPlan) -> str:
 def pools_command(answer: DrafterPlan) -> str:
     """`simulate` with as many prefill instances as can read the prompts of a decode instance under a rate."""
     request, pricer = answer.request, answer.plan.pricer
-    tokens = request.isl or round(answer.plan.scenario.context)
-    seconds = pricer.prefill_seconds(tokens, speculating=answer.plan.held_depth > 0)
-    instances = math.ceil((request.qps or 0.0) * seconds / _BUSY_PREFILL)
-    return _simulate_command(answer, f"--qps {request.qps:g} --prefill-instances {max(instances, 1)}")
+    assert request.qps is not None
+    assert request.isl is not None
+    seconds = pricer.prefill_seconds(request.isl, speculating=answer.plan.held_depth > 0)
+    instances = math.ceil(request.qps * seconds / _BUSY_PREFILL)
+    return _simulate_command(answer, f"--qps {request.qps:g} --prefill-instances {instances}")
 
 
 def _simulate_command(answer: DrafterPlan, more: str) -> str:

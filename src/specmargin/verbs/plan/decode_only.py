@@ -30,13 +30,13 @@ class Arrival:
     @classmethod
     def of(cls, plan: Plan, prompt_tokens: int) -> Arrival:
         pricer, fabric = plan.pricer, plan.scenario.device.fabric
-        held = pricer.sequence_bytes(plan.held_depth or None, prompt_tokens)
+        moved = pricer.prompt_bytes(prompt_tokens, speculating=plan.held_depth > 0)
         network = fabric.network_bytes_per_second
         return cls(
             prompt_tokens=prompt_tokens,
-            kv_bytes_per_gpu=held,
+            kv_bytes_per_gpu=moved,
             drafter_prefill_seconds=pricer.drafter_prefill_seconds(prompt_tokens) if plan.held_depth else 0.0,
-            transfer_seconds=None if network is None else held / network,
+            transfer_seconds=None if network is None else moved / network,
             is_published=fabric.network is not None,
         )
 

@@ -33,7 +33,7 @@ from specmargin.decisions.warnings import price_warnings
 from specmargin.errors import ScenarioError
 from specmargin.formats import find_engine
 from specmargin.formats.base import EngineConfig, EngineFormat, ScheduleRequest, find_release
-from specmargin.limits import ALL_BUT_LAST, MAX_BATCH
+from specmargin.limits import MAX_BATCH
 from specmargin.modes import RooflineForm
 from specmargin.verbs.plan.decode_only import check_decode_only
 from specmargin.verbs.plan.request_schema import PlanRequest
@@ -323,7 +323,8 @@ def service_load(request: PlanRequest, scenario: Scenario) -> ServiceLoad | None
         users=request.concurrency,
         requests_per_second=request.qps,
         range_ratio=request.range_ratio,
-        prefix_hit=ALL_BUT_LAST if request.decode_only else request.prefix_hit,
+        prefix_hit=request.prefix_hit,
+        kv_arrives=request.decode_only,
         max_num_batched_tokens=request.max_num_batched_tokens or engine.batched_tokens(scenario.device),
         max_num_seqs=engine.max_seqs(scenario.device),
         limits_per_rank=engine.limits_per_rank,

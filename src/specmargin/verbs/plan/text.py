@@ -9,7 +9,6 @@ from specmargin.answers.blocks import GAP, Block, Line, Table, Verbatim, bold, d
 from specmargin.decisions.certainty import inputs_text
 from specmargin.decisions.plan import Plan
 from specmargin.decisions.rows import PlanRow
-from specmargin.limits import ALL_BUT_LAST
 from specmargin.verbs.plan.comparison import Compared, compared_blocks
 from specmargin.verbs.plan.decode_only import arrival_of
 from specmargin.verbs.plan.details import details
@@ -203,8 +202,7 @@ def _service(service: Service, price: float | None, *, range_assumed: bool) -> I
         ],
         rows=[[name, *_service_cells(steady, service, price)] for name, steady in sides.items()],
     )
-    arrives = service.load.prefix_hit == ALL_BUT_LAST
-    counted = "from the arrival of a request's KV on" if arrives else "including prefill and queueing"
+    counted = "from the arrival of a request's KV on" if service.load.kv_arrives else "including prefill and queueing"
     yield dim(f"means, {counted}; ms/token: after the first token;")
     yield dim("batch: sequences that decode at once (the rows below); prefill: share of time")
     for name, steady in sides.items():

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _HOURS = 3  # shortest run whose figure compares policies by hour
 _ASSUMED = "assumed: the vLLM V1 scheduler; {prefixes}; one round per step"
 _INSIDE_GRAPHS = ("schedule", "controller")  # policies that choose no depth without a CUDA graph
-_BEFORE = ("prefill", "transfer")  # decoding
+_BEFORE_DECODING = ("prefill", "transfer")
 _SHOWN_TIMES = (
     ("ttft_seconds", "p50"),
     ("ttft_seconds", "p99"),
@@ -160,20 +160,20 @@ class SimulateAnswer(Answer[SimulateRequest]):
 
     def _pools(self) -> Iterator[Block]:
         """What prompts take before they decode, where other instances read them."""
-        seen = self.results[0].pools
-        if seen is None:
+        pools = self.results[0].serving.pools
+        if pools is None:
             return
         yield GAP
         yield Table(
-            title=f"instances for prefill: {seen.pools.prefill}, for decoding: {seen.pools.decode}; times in ms",
+            title=f"instances for prefill: {pools.prefill}, for decoding: {pools.decode}; times in ms",
             columns=[
                 *left("policy"),
                 *right("busy", "prefill p50", "p99", "KV per GPU", "transfer p50", "p99"),
             ],
             rows=[_pools_cells(row) for row in self.policies],
         )
-        yield dim("busy: of the prefill instances' time; prefill: from arrival until the prompt is read")
-        yield dim(f"transfer: waiting for the link and moving, at {seen.pools.way}")
+        yield dim("busy: of the prefill instances' time; prefill: from arrival to its end, waiting included")
+        yield dim(f"transfer: waiting included, at {pools.bytes_per_second / 1e9:,.0f} GB/s per GPU ({pools.network})")
 
     def _traffic(self) -> Iterator[Block]:
         """What shared prefixes, cancelled requests and priorities did, of each policy."""
@@ -281,7 +281,7 @@ def _rank_cells(row: dict[str, Any]) -> Sequence[str]:
 
 
 def _pools_cells(row: dict[str, Any]) -> Sequence[str]:
-    times = {name: [milliseconds(row[f"{name}_seconds"][each]) for each in ("p50", "p99")] for name in _BEFORE}
+    times = {name: [milliseconds(row[f"{name}_seconds"][each]) for each in ("p50", "p99")] for name in _BEFORE_DECODING}
     busy, moved = f"{row['prefill_busy_share']:.0%}", amount(row["kv_bytes_per_gpu"], "B")
     return [row["policy"], busy, *times["prefill"], moved, *times["transfer"]]
 

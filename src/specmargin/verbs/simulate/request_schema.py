@@ -206,12 +206,16 @@ class SimulateRequest(ScenarioRequest):
     ] = DEFAULT_DEPTH
     max_num_seqs: Annotated[
         int | None,
-        Field(ge=1, le=MAX_BATCH, description="Maximum sequences per step, as in vLLM."),
+        Field(
+            ge=1,
+            le=MAX_BATCH,
+            description="Maximum sequences per step, as in vLLM: of each data-parallel rank (SGLang: of all ranks).",
+        ),
         PRICES.as_("N", "the engine's on this GPU, or --concurrency if that is more"),
     ] = None
     max_num_batched_tokens: Annotated[
         int | None,
-        Field(ge=1, le=MAX_CONTEXT, description="Maximum tokens per step, as in vLLM: 8192, 16k."),
+        Field(ge=1, le=MAX_CONTEXT, description="Maximum tokens per step, of ranks as above: 8192, 16k."),
         NUMBER,
         PRICES.as_("N", "the engine's on this GPU"),
     ] = None
@@ -230,7 +234,7 @@ class SimulateRequest(ScenarioRequest):
         Field(
             description="Simulate every data-parallel rank with a batch of its own, in lockstep, behind this router: "
             "round-robin, least-requests or prefix. Policies are then "
-            f"{', '.join(FLEET_POLICIES)}; limits are those of one rank."
+            f"{', '.join(FLEET_POLICIES)}."
         ),
         LOAD.as_("NAME", "one batch, spread evenly over ranks"),
     ] = None
@@ -239,8 +243,8 @@ class SimulateRequest(ScenarioRequest):
         Field(
             ge=1,
             le=_MOST_INSTANCES,
-            description="Read prompts on this many instances of their own, each with the same --gpus; their KV goes to "
-            "the --decode-instances over the network.",
+            description="Prefill on this many instances of their own, each with the same --gpus; KV moves to the "
+            "--decode-instances over the links of one machine, or the network (--fabric).",
         ),
         LOAD.as_("N", "prompts are read where tokens are decoded"),
     ] = None

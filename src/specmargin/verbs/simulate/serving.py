@@ -54,10 +54,7 @@ _MEASURED_WHOLE = 4000  # requests of a run with sessions or cancelled requests,
 
 def serving_of(request: SimulateRequest, folder: Path) -> Serving:
     """Paths in the request are relative to `folder`."""
-    asked = request.scenario_only()
-    if request.prefill_instances is not None and request.gpus <= find_device(request.gpu).fabric.gpus_per_node:
-        asked = asked.model_copy(update={"fabric": None})  # between instances alone
-    choice, pricer = _pricer(asked, folder)
+    choice, pricer = _pricer(_of_instance(request), folder)
     scenario = pricer.scenario
     depth = _depth(request, scenario.drafter.max_depth)
     own_routing = any(category.routing is not None for category in request.categories)
@@ -77,6 +74,13 @@ def serving_of(request: SimulateRequest, folder: Path) -> Serving:
     )
 
 
+def _of_instance(request: SimulateRequest) -> ScenarioRequest:
+    """Without the network that only carries KV from one instance to another."""
+    asked = request.scenario_only()
+    one_node = request.nodes in (None, 1) and request.gpus <= find_device(request.gpu).fabric.gpus_per_node
+    return asked.model_copy(update={"fabric": None}) if request.prefill_instances is not None and one_node else asked
+
+
 def _pools(request: SimulateRequest, scenario: Scenario) -> Pools | None:
     """With what carries KV between them: the links of a node that has all of them, else the network."""
     if request.prefill_instances is None:
@@ -89,22 +93,22 @@ def _pools(request: SimulateRequest, scenario: Scenario) -> Pools | None:
     if request.fabric is not None and gpus <= per_node:
         raise ScenarioError(f"--fabric {request.fabric}: {gpus} GPUs are one machine of up to {per_node}; leave it out")
     fabric = over_nodes(scenario.device, gpus, None, request.fabric).fabric
-    rate, way = fabric.bytes_per_second(gpus), "links of one machine"
+    network = "links of one machine"
     if gpus > fabric.gpus_per_node:
-        way = "network, as its datasheet says" if fabric.network is None else f"{request.fabric}"
+        network = "network, as its datasheet says" if request.fabric is None else request.fabric
     return Pools(
         prefill=request.prefill_instances,
         decode=request.decode_instances,
-        bytes_per_second=rate,
+        bytes_per_second=fabric.bytes_per_second(gpus),
         latency_seconds=fabric.latency_seconds(gpus),
-        way=f"{rate / 1e9:,.0f} GB/s per GPU ({way})",
+        network=network,
     )
 
 
 def _engine(request: SimulateRequest, scenario: Scenario) -> EngineSettings:
     """Limits that are not given are the engine's own on this device."""
     engine, device = find_engine(scenario.engine), scenario.device
-    ranks = 1 if request.router is None else scenario.layout.data_ranks
+    ranks = scenario.layout.data_ranks if engine.limits_per_rank else 1
     return EngineSettings(
         max_num_seqs=request.max_num_seqs or max(engine.max_seqs(device), -(-(request.concurrency or 0) // ranks)),
         max_num_batched_tokens=request.max_num_batched_tokens or engine.batched_tokens(device),
@@ -127,15 +131,10 @@ def run_serving(
 ) -> Result:
     """By one engine, by ranks behind a router, or by instances for prompts and instances that decode."""
     if serving.pools is not None:
-        return simulate_pools(serving, lambda instance: run_serving(instance, _own(instance, choice), advance=advance))
+        return simulate_pools(serving, run_serving, choice=choice, advance=advance)
     if serving.router is not None:
         return simulate_fleet(serving, advance=advance)
     return simulate(serving, choice=choice, log_steps=log_steps, advance=advance)
-
-
-def _own(instance: Serving, choice: PolicyChoice | None) -> PolicyChoice | None:
-    """A choice that was made for those that decode is not that of an instance that reads prompts."""
-    return choice if choice is not None and choice.name == instance.policy else None
 
 
 def run_policies(request: SimulateRequest, folder: Path, serving: Serving, run: RunOne) -> list[Result]:
@@ -152,24 +151,27 @@ def planned_policies(request: SimulateRequest, folder: Path, serving: Serving) -
     """Those that are not made from the scenario alone."""
     if "schedule" not in request.policy.split(","):
         return {}
-    return {"schedule": scheduled(_planned(request, folder), serving.limits[0])}
+    return {"schedule": scheduled(_planned(request, folder), serving.max_num_seqs)}
 
 
 def _planned(request: SimulateRequest, folder: Path) -> Schedule:
     """The depth by batch that `plan` prints for this scenario, under the load if its requests are of one kind."""
     fields = ScenarioRequest.model_fields.keys() & request.model_fields_set - {"context"}
-    asked: dict[str, Any] = {name: getattr(request, name) for name in fields} | {"depth": request.depth}
+    scenario, apart = _of_instance(request), request.prefill_instances is not None
+    asked: dict[str, Any] = {name: getattr(scenario, name) for name in fields} | {"depth": request.depth}
     if request.acceptance is not None and (folder / request.acceptance).exists():
         asked["acceptance"] = str(folder / request.acceptance)
     lengths = {"isl": request.isl.tokens, "osl": request.osl.tokens}
     alike = None not in lengths.values() and not request.categories and not request.has_sessions
     if alike and (request.qps is not None or request.concurrency is not None):
-        asked |= lengths | {"qps": request.qps, "concurrency": request.concurrency, "range_ratio": request.range_ratio}
-        asked |= {"prefix_hit": request.prefix_hit}
+        rate = None if request.qps is None else request.qps / request.decode_instances
+        asked |= lengths | {"qps": rate, "concurrency": request.concurrency, "range_ratio": request.range_ratio}
+        asked |= {} if apart else {"prefix_hit": request.prefix_hit}
         tokens = request.max_num_batched_tokens
         asked |= {} if tokens is None else {"max_num_batched_tokens": max(tokens, 64)}
     else:
         asked["context"] = request.context
+    asked |= {"decode_only": True} if apart else {}
     return drafter_plans(read_request(PlanRequest, asked))[0].config.schedule
 
 
