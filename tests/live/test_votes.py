@@ -1,6 +1,7 @@
-"""Two data-parallel ranks with expert parallelism: real ranks, waves, dummy batches and collectives, on one server.
+"""Data-parallel ranks with expert parallelism: real ranks, waves, dummy batches and collectives, on one server.
 
 `experts_on_cpu` supplies what vLLM's CPU build lacks, and writes down the draft passes that ranks really ran.
+SPECMARGIN_RANKS is the number of ranks, SPECMARGIN_SOAK_MINUTES how long requests join and leave.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +28,9 @@ from tests.live.conftest import DEPTH, Result, Server, engine_arguments, standar
 from tests.live.experts_on_cpu import BROKEN_RANK, DEPTHS, plug_in
 
 pytestmark = pytest.mark.skipif("SPECMARGIN_RANKS" not in os.environ, reason="takes five minutes: make bench-votes")
-RANKS = 2
-SECONDS = 20.0 * float(os.environ.get("SPECMARGIN_SOAK_MINUTES", "0.5"))
+RANKS = int(os.environ.get("SPECMARGIN_RANKS", "2"))
+SECONDS = 60.0 * float(os.environ.get("SPECMARGIN_SOAK_MINUTES", "0.5"))
+_LEAST_STEPS = 2.0  # per second of the soak, on two cores
 
 
 @pytest.fixture(scope="module")
@@ -83,22 +86,27 @@ def drafted(passes: Path) -> list[tuple[tuple[str, int], ...]]:
 
 
 def same_depths(steps: list[tuple[tuple[str, int], ...]]) -> bool:
-    return all(first[1] == second[1] for first, second in steps)
+    return all(len({depth for _, depth in step}) == 1 for step in steps)
+
+
+def kinds(step: tuple[tuple[str, int], ...]) -> set[str]:
+    """`drafts` and `dummy`: of the ranks that had requests and of those that had none."""
+    return {kind for kind, _ in step}
 
 
 def test_ranks_vote_and_answers_stay_the_same(server: Server, pair: Pair, plain: Result, passes: Path) -> None:
-    """Load that differs by rank: one sequence on one of them, then four, then sixteen of which three are elsewhere."""
+    """Load that differs by rank: one sequence on the first, then four, then sixteen of which three are elsewhere."""
     batches = [[request["prompt"] for request in batch] for batch in standard_batches(pair)]
     found = []
     for batch, other in zip(batches, (0, 1, 3), strict=True):
-        found += answers(server, batch, [int(index < other) for index in range(len(batch))])
+        ranks = [1 + index % (RANKS - 1) if index < other else 0 for index in range(len(batch))]
+        found += answers(server, batch, ranks)
     assert found == plain.tokens
     assert server.log.read_text().count("data-parallel ranks vote on the depth") == RANKS
     steps = drafted(passes)
     assert same_depths(steps)
-    depths = {first[1] for first, second in steps if "drafts" in (first[0], second[0])}
-    assert len(depths) > 1, "the depth never changed"
-    assert any({first[0], second[0]} == {"drafts", "dummy"} for first, second in steps), "no rank was idle"
+    assert len({step[0][1] for step in steps if "drafts" in kinds(step)}) > 1, "the depth never changed"
+    assert any(kinds(step) == {"drafts", "dummy"} for step in steps), "no rank was idle"
 
 
 def test_requests_that_join_and_leave_stop_nobody(server: Server, pair: Pair, passes: Path) -> None:
@@ -111,7 +119,8 @@ def test_requests_that_join_and_leave_stop_nobody(server: Server, pair: Pair, pa
             prompt, tokens = chance.choice(prompts), chance.choice([1, 3, 20, 60])
             patience = 0.3 if chance.random() < 0.2 else 120.0
             with contextlib.suppress(TimeoutError):
-                found = answer(server, prompt, chance.choices([0, 1], [3, 1])[0], tokens, patience)
+                rank = chance.choices(range(RANKS), [3, *[1] * (RANKS - 1)])[0]
+                found = answer(server, prompt, rank, tokens, patience)
                 sizes.append((tokens, len(found)))
             time.sleep(chance.choice([0.0, 0.0, 0.1, 1.5]))
         return sizes
@@ -121,7 +130,9 @@ def test_requests_that_join_and_leave_stop_nobody(server: Server, pair: Pair, pa
     assert len(sizes) > SECONDS / 3
     assert all(asked == got for asked, got in sizes)
     steps = drafted(passes)
-    print(f"{len(steps)} steps, {len(sizes)} answers")
+    changes = sum(step[0][1] != following[0][1] for step, following in pairwise(steps))
+    print(f"{len(steps)} steps, {changes} changes of depth, {len(sizes)} answers")
+    assert len(steps) > _LEAST_STEPS * SECONDS
     assert same_depths(steps)
 
 
@@ -135,6 +146,6 @@ def test_a_rank_whose_policy_raises_stops_nobody(server: Server, pair: Pair, pla
     time.sleep(0.2)  # the last dummy batch
     steps = drafted(passes)[before:]
     assert same_depths(steps)
-    assert {first[1] for first, _ in steps[-8:]} == {DEPTH}, "not static after a rank failed"
+    assert {step[0][1] for step in steps[-8:]} == {DEPTH}, "not static after a rank failed"
     assert f'specmargin_enabled{{engine="{BROKEN_RANK}"}} 0.0' in server.get("/metrics")
     assert "a rank cannot vote" in server.log.read_text()

@@ -291,6 +291,7 @@ def _groups(row: PredictedPoint) -> Iterable[str]:
     yield f"engine {point.engine}"
     yield f"drafter {point.drafter.partition(':')[0]}"
     yield f"prices {row.prices}"
+    yield "1 GPU" if point.gpus == 1 else "2 or 3 GPUs" if point.gpus < 4 else "4 GPUs or more"
     yield "batch 1" if point.batch == 1 else "batch 2 to 16" if point.batch <= 16 else "batch over 16"
 
 
