@@ -45,9 +45,10 @@ test-live: $(LIVE)/.installed
 	$(LIVE)/bin/python scripts/fetch_engines.py
 	PYTHONDONTWRITEBYTECODE= $(LIVE)/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder tests/live
 
-# Data-parallel ranks that vote: two ranks with expert parallelism on this processor.
+# Data-parallel ranks that vote, with expert parallelism on this processor: about fifteen minutes.
 bench-votes: $(LIVE)/.installed
-	SPECMARGIN_RANKS=2 $(LIVE)/bin/python -m pytest tests/live/test_votes.py
+	SPECMARGIN_RANKS=2 SPECMARGIN_SOAK_MINUTES=6 $(LIVE)/bin/python -m pytest -rP tests/live/test_votes.py
+	SPECMARGIN_RANKS=4 SPECMARGIN_SOAK_MINUTES=2 $(LIVE)/bin/python -m pytest -rP tests/live/test_votes.py
 
 # The load swing, then a server under load against what `simulate` predicts for it.
 bench-live: $(LIVE)/.installed $(VENV)/.installed-dev

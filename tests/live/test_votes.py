@@ -27,7 +27,7 @@ from lab import ROOT
 from tests.live.conftest import DEPTH, Result, Server, engine_arguments, standard_batches
 from tests.live.experts_on_cpu import BROKEN_RANK, DEPTHS, plug_in
 
-pytestmark = pytest.mark.skipif("SPECMARGIN_RANKS" not in os.environ, reason="takes five minutes: make bench-votes")
+pytestmark = pytest.mark.skipif("SPECMARGIN_RANKS" not in os.environ, reason="takes minutes: make bench-votes")
 RANKS = int(os.environ.get("SPECMARGIN_RANKS", "2"))
 SECONDS = 60.0 * float(os.environ.get("SPECMARGIN_SOAK_MINUTES", "0.5"))
 _LEAST_STEPS = 2.0  # per second of the soak, on two cores
