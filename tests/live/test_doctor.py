@@ -37,8 +37,9 @@ def _named(server: servers.Running, subject: Subject, name: str) -> str | None:
         options += ["--log", str(server.log)]
     load, right = subject.loads[name]
     with loaded(server.url, load, settle_seconds=SETTLE_SECONDS) as clients:
+        answer: dict[str, Any] = {}
         for _ in range(_READINGS):
-            answer: dict[str, Any] = json.loads(specmargin("doctor", server.url, *options))
+            answer = json.loads(specmargin("doctor", server.url, *options))
             running = answer["observation"]["running"]
             print(f"{running:.1f} of {load.clients} clients: {answer['verdict']}")
             if answer["cause"] == right or running > _MOST_OF * load.clients:
