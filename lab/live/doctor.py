@@ -45,6 +45,7 @@ class Subject:
     with_log: tuple[str, ...] = ()  # loads on which `doctor` gets the server's log too, for its settings
     observed_seconds: float = 5.0
     tested: bool = True  # in `make test-live`
+    least_batch: dict[str, float] = field(default_factory=dict)  # by load: below, its cause is not the right one
 
 
 def _depth(depth: int, **more: Any) -> dict[str, Any]:
@@ -65,6 +66,7 @@ SUBJECTS = (
             "eager": (Load(clients=3), "eager"),  # as all of these servers are, whose prices are those of eager steps
         },
         with_log=("eager",),
+        least_batch={"depth-7": 13.0, "disabled": 5.0},
     ),
     Subject(
         name="depth-2",

@@ -325,25 +325,21 @@ def test_an_answer_is_framed_by_a_page_of_another_site(open_page: Open, browser:
     code = page.evaluate("() => navigator.clipboard.readText()")
     # Of another origin, but of this machine: browsers let no public page reach a loopback address.
     with elsewhere({"/": code, "/whole": f"<iframe src='{server}/'></iframe>"}) as origin:
-        _framed_elsewhere(browser, page, origin)
-
-
-def _framed_elsewhere(browser: Browser, page: Page, origin: str) -> None:
-    other = browser.new_page()
-    other.goto(f"{origin}/")
-    framed = other.frame_locator("iframe")
-    framed.locator("#numbers dd").first.wait_for()
-    assert framed.locator("#question").inner_text() == page.title() == other.get_attribute("iframe", "title")
-    assert framed.locator("#line").inner_text() == page.inner_text("#line")
-    assert not framed.locator("#controls").is_visible() and not framed.locator("#engine").is_visible()
-    target = framed.locator("#to-page").get_attribute("href") or ""
-    assert "model=gpt-oss-20b" in target and "batch=4" in target
-    whole = browser.new_page()
-    whole.goto(f"{origin}/whole")
-    whole.wait_for_timeout(1500)
-    assert whole.frame_locator("iframe").locator("#line").count() == 0
-    for one in (other, whole):
-        one.close()
+        other = browser.new_page()
+        other.goto(f"{origin}/")
+        framed = other.frame_locator("iframe")
+        framed.locator("#numbers dd").first.wait_for()
+        assert framed.locator("#question").inner_text() == page.title() == other.get_attribute("iframe", "title")
+        assert framed.locator("#line").inner_text() == page.inner_text("#line")
+        assert not framed.locator("#controls").is_visible() and not framed.locator("#engine").is_visible()
+        target = framed.locator("#to-page").get_attribute("href") or ""
+        assert "model=gpt-oss-20b" in target and "batch=4" in target
+        whole = browser.new_page()
+        whole.goto(f"{origin}/whole")
+        whole.wait_for_timeout(1500)
+        assert whole.frame_locator("iframe").locator("#line").count() == 0
+        for one in (other, whole):
+            one.close()
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -17,8 +17,7 @@ from lab.live.measuring import specmargin
 from lab.live.models import Pair
 from lab.live.pages import loaded
 
-# On a busy machine clients or the API server may be held back: a reading without most of the load is taken again.
-_READINGS, _MOST_OF = 4, 0.6
+_READINGS = 4  # on a busy machine clients or the API server are held back: a reading without the load is taken again
 _HERE = [subject for subject in SUBJECTS if subject.tested]
 
 
@@ -35,14 +34,13 @@ def _named(server: servers.Running, subject: Subject, name: str) -> str | None:
     options = [*doctor_options(), "--seconds", str(subject.observed_seconds), "--json"]
     if name in subject.with_log:
         options += ["--log", str(server.log)]
-    load, right = subject.loads[name]
-    with loaded(server.url, load, settle_seconds=SETTLE_SECONDS) as clients:
-        answer: dict[str, Any] = {}
+    answer: dict[str, Any] = {}
+    with loaded(server.url, subject.loads[name][0], settle_seconds=SETTLE_SECONDS) as clients:
         for _ in range(_READINGS):
             answer = json.loads(specmargin("doctor", server.url, *options))
-            running = answer["observation"]["running"]
-            print(f"{running:.1f} of {load.clients} clients: {answer['verdict']}")
-            if answer["cause"] == right or running > _MOST_OF * load.clients:
+            batch = next(figure["seen"] for figure in answer["figures"] if figure["name"] == "batch")
+            print(f"batch {batch}: {answer['verdict']}")
+            if (batch or 0.0) >= subject.least_batch.get(name, 0.0):
                 break
     assert not clients.failures, clients.failures[:3]
     cause = answer["cause"]
