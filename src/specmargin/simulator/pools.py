@@ -93,7 +93,7 @@ def check_pools(serving: Serving) -> Pools:
             "--prefill-instances: sessions, cancelled requests and priorities are not simulated there; leave them out"
         )
     if serving.router is not None and pools.decode > 1:
-        raise ScenarioError("--router is of the ranks of one decode instance: leave out one of them")
+        raise ScenarioError("--router and --decode-instances are not simulated together: leave out one of them")
     return pools
 
 

@@ -172,7 +172,7 @@ class SimulateAnswer(Answer[SimulateRequest]):
             ],
             rows=[_pools_cells(row) for row in self.policies],
         )
-        yield dim("busy: of the prefill instances' time; prefill: from arrival to its end, waiting included")
+        yield dim("busy: share of the prefill instances' time; prefill: until the prompt is read")
         yield dim(f"transfer: waiting included, at {pools.bytes_per_second / 1e9:,.0f} GB/s per GPU ({pools.network})")
 
     def _traffic(self) -> Iterator[Block]:

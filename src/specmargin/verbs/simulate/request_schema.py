@@ -215,7 +215,7 @@ class SimulateRequest(ScenarioRequest):
     ] = None
     max_num_batched_tokens: Annotated[
         int | None,
-        Field(ge=1, le=MAX_CONTEXT, description="Maximum tokens per step, of ranks as above: 8192, 16k."),
+        Field(ge=1, le=MAX_CONTEXT, description="Maximum tokens per step, of ranks as --max-num-seqs: 8192, 16k."),
         NUMBER,
         PRICES.as_("N", "the engine's on this GPU"),
     ] = None
