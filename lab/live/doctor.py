@@ -66,7 +66,7 @@ SUBJECTS = (
             "eager": (Load(clients=3), "eager"),  # as all of these servers are, whose prices are those of eager steps
         },
         with_log=("eager",),
-        least_batch={"depth-7": 13.0, "disabled": 5.0},
+        least_batch={"healthy-2": 1.4, "healthy-3": 2.0, "depth-7": 13.0, "disabled": 5.0},
     ),
     Subject(
         name="depth-2",
