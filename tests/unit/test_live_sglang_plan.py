@@ -54,6 +54,7 @@ def test_one_depth_for_all_batches_still_takes_a_policy(
     ("options", "reason"),
     [
         (["--drafter", "ngram"], "only EAGLE and MTP adapt"),
+        (["--drafter", "mtp", "--dp", "2", "--ep"], "adaptive_unsupported_reason .* DP attention"),
         (["--drafter", "mtp", "--acceptance", "0.01"], "does not pay"),
     ],
 )

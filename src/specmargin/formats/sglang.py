@@ -55,8 +55,11 @@ def graph_batch_sizes(largest: int) -> list[int]:
 def rule(request: ScheduleRequest) -> DepthRule:
     if request.drafter_kind == "dspark":
         return DepthRule(whole_block="whole blocks at every batch; with --sps-table, SGLang verifies less of them")
-    if not _adaptive(request):
-        return DepthRule(one_depth="one depth for all batches: only EAGLE and MTP adapt, without DP attention")
+    if request.drafter_kind not in _ADAPTIVE:
+        return DepthRule(one_depth="one depth for all batches: only EAGLE and MTP adapt in SGLang")
+    if request.layout.sequence_ranks > 1:  # speculative/adaptive_spec_params.py
+        refused = "adaptive_unsupported_reason turns --speculative-adaptive off with DP attention"
+        return DepthRule(one_depth=f"one depth for all batches: SGLang's {refused}")
     stops = request.release is None or request.release >= release(_STOPS)
     sizes = graph_batch_sizes(min(request.table.largest, _LARGEST_GRAPH))
     entry = '"{key}": {"candidate_steps": [{depth}]}'
