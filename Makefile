@@ -45,10 +45,12 @@ test-live: $(LIVE)/.installed
 	$(LIVE)/bin/python scripts/fetch_engines.py
 	PYTHONDONTWRITEBYTECODE= $(LIVE)/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder tests/live
 
-# Data-parallel ranks that vote, with expert parallelism on this processor: about fifteen minutes.
+# Data-parallel ranks that vote, with expert parallelism on this processor: against every static depth under load that
+# swings, then ten minutes of requests that join and leave, on two ranks and on four. About an hour.
 bench-votes: $(LIVE)/.installed
-	SPECMARGIN_RANKS=2 SPECMARGIN_SOAK_MINUTES=6 $(LIVE)/bin/python -m pytest -rP tests/live/test_votes.py
-	SPECMARGIN_RANKS=4 SPECMARGIN_SOAK_MINUTES=2 $(LIVE)/bin/python -m pytest -rP tests/live/test_votes.py
+	$(LIVE)/bin/python -m lab.live.ranks
+	SPECMARGIN_RANKS=2 SPECMARGIN_SOAK_MINUTES=10 $(LIVE)/bin/python -m pytest -rP tests/live/test_votes.py
+	SPECMARGIN_RANKS=4 SPECMARGIN_SOAK_MINUTES=10 $(LIVE)/bin/python -m pytest -rP tests/live/test_votes.py
 
 # The load swing, then a server under load against what `simulate` predicts for it.
 bench-live: $(LIVE)/.installed $(VENV)/.installed-dev

@@ -27,7 +27,7 @@ from lab.live.models import Pair, random_pair
 from tests.conftest import ROOT
 
 DEPTH = 5
-LONGEST_FILES = ("doctor", "measure", "faults", "output", "recipe", "soak", "server", "methods", "capture", "releases")
+LONGEST_FILES = ("doctor", "votes", "measure", "faults", "output", "recipe", "soak", "server", "methods", "capture")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -19,18 +19,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lab.live import servers
-from lab.live.measuring import ENVIRONMENT
+from lab.live.experts_on_cpu import BROKEN_RANK, DEPTHS
 from lab.live.models import Pair
+from lab.live.rank_server import rank_server
 
-from lab import ROOT
 from tests.live.conftest import DEPTH, Result, Server, engine_arguments, standard_batches
-from tests.live.experts_on_cpu import BROKEN_RANK, DEPTHS, plug_in
 
-pytestmark = pytest.mark.skipif("SPECMARGIN_RANKS" not in os.environ, reason="takes minutes: make bench-votes")
 RANKS = int(os.environ.get("SPECMARGIN_RANKS", "2"))
-SECONDS = 60.0 * float(os.environ.get("SPECMARGIN_SOAK_MINUTES", "0.5"))
-_LEAST_STEPS = 2.0  # per second of the soak, on two cores
+SECONDS = 60.0 * float(os.environ.get("SPECMARGIN_SOAK_MINUTES", "1"))
+CLIENTS = 6
 
 
 @pytest.fixture(scope="module")
@@ -47,18 +44,11 @@ def server(pair: Pair, passes: Path, tmp_path_factory: pytest.TempPathFactory) -
     policy = folder / "ranks.policy.json"
     policy.write_text(small_policy(DEPTH, ranks=RANKS))
     settings = {"mode": "adaptive", "policy": str(policy), "slowest_decision_seconds": 20.0, "log_seconds": 1e9}
-    arguments = engine_arguments(pair, speculative=True, settings=settings)
-    arguments |= {"data_parallel_size": RANKS, "enable_expert_parallel": True, "max_num_seqs": 16}
+    arguments = engine_arguments(pair, speculative=True, settings=settings) | {"max_num_seqs": 16}
     del arguments["per_request_spec_decode_metrics"]
-    before = filter(None, [os.environ.get("PYTHONPATH")])
-    path = os.pathsep.join([str(plug_in(folder / "plug-in")), str(ROOT), *before])
-    environment = ENVIRONMENT | {"PYTHONPATH": path, DEPTHS: str(passes)}
-    started = servers.start(arguments, folder=folder / "server", environment=environment)
-    try:
-        servers.wait(started, 900.0)  # four processes import vLLM at once
+    helper, environment = "lab.live.experts_on_cpu", {DEPTHS: str(passes)}
+    with rank_server(arguments, ranks=RANKS, helper=helper, folder=folder, environment=environment) as started:
         yield Server(url=started.url, process=started.process, log=started.log)
-    finally:
-        servers.end(started)
 
 
 def answer(server: Server, prompt: list[int], rank: int, tokens: int = 40, patience: float = 120.0) -> list[int]:
@@ -125,14 +115,15 @@ def test_requests_that_join_and_leave_stop_nobody(server: Server, pair: Pair, pa
             time.sleep(chance.choice([0.0, 0.0, 0.1, 1.5]))
         return sizes
 
-    with ThreadPoolExecutor(6) as pool:
-        sizes = [size for found in pool.map(client, range(6)) for size in found]
-    assert len(sizes) > SECONDS / 3
+    with ThreadPoolExecutor(CLIENTS) as pool:
+        by_client = list(pool.map(client, range(CLIENTS)))
+    sizes = [size for found in by_client for size in found]
+    assert all(by_client), "a client was never answered"
     assert all(asked == got for asked, got in sizes)
     steps = drafted(passes)
     changes = sum(step[0][1] != following[0][1] for step, following in pairwise(steps))
     print(f"{len(steps)} steps, {changes} changes of depth, {len(sizes)} answers")
-    assert len(steps) > _LEAST_STEPS * SECONDS
+    assert len(steps) > len(sizes)
     assert same_depths(steps)
 
 

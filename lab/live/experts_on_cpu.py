@@ -1,5 +1,5 @@
 """What vLLM's CPU build lacks for data-parallel ranks with expert parallelism: two collectives, and experts that skip
-tokens of other ranks' experts. A plug-in of vLLM (`plug_in`), so that every process has it. All else is vLLM's own.
+tokens of other ranks' experts. A plug-in of vLLM (`rank_server.py`), so that every process has it. All else is its own.
 """
 
 from __future__ import annotations
@@ -10,17 +10,6 @@ from typing import Any
 
 DEPTHS = "SPECMARGIN_TEST_DEPTHS"  # names a folder: draft passes of every step, by rank
 BROKEN_RANK = 1  # whose policy raises as soon as a file named `break` is in that folder
-
-
-def plug_in(folder: Path) -> Path:
-    """A folder for `PYTHONPATH` by which vLLM finds `register`."""
-    package = folder / "experts_on_cpu-1.0.dist-info"
-    package.mkdir(parents=True)
-    (package / "METADATA").write_text("Metadata-Version: 2.1\nName: experts-on-cpu\nVersion: 1.0\n")
-    (package / "entry_points.txt").write_text(
-        "[vllm.general_plugins]\nexperts_on_cpu = tests.live.experts_on_cpu:register\n"
-    )
-    return folder
 
 
 def register() -> None:
@@ -81,7 +70,7 @@ def _all_gatherv(self: Any, given: Any, dim: int = 0, sizes: list[int] | None = 
     return torch.cat([part[:size] for part, size in zip(parts, rows, strict=True)])
 
 
-def _reduce_scatterv(self: Any, given: Any, dim: int = -1, sizes: list[int] | None = None) -> Any:
+def _reduce_scatterv(self: Any, given: Any, dim: int = -1, sizes: list[int] | None = None) -> Any:  # noqa: ARG001
     import torch  # noqa: PLC0415
 
     rows = sizes or [given.shape[0] // self.world_size] * self.world_size
@@ -92,7 +81,7 @@ def _reduce_scatterv(self: Any, given: Any, dim: int = -1, sizes: list[int] | No
 
 
 def _apply(
-    self: Any,
+    _self: Any,
     output: Any,
     hidden_states: Any,
     w1: Any,
