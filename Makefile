@@ -46,7 +46,7 @@ test-live: $(LIVE)/.installed
 	PYTHONDONTWRITEBYTECODE= $(LIVE)/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder tests/live
 
 # Data-parallel ranks that vote, with expert parallelism on this processor: against every static depth under load that
-# swings, then ten minutes of requests that join and leave, on two ranks and on four. About an hour.
+# swings, then ten minutes of requests that join and leave, on two ranks and on four. About an hour and a half.
 bench-votes: $(LIVE)/.installed
 	$(LIVE)/bin/python -m lab.live.ranks
 	SPECMARGIN_RANKS=2 SPECMARGIN_SOAK_MINUTES=10 $(LIVE)/bin/python -m pytest -rP tests/live/test_votes.py

@@ -1,7 +1,8 @@
 """Contestants that take turns on ranks in lockstep, and a line per step: inside every rank, a plug-in of vLLM.
 
-The first rank reads the file `turn` before every step and tells the others, so that all of them change between the same
-two steps. A contestant is the plug-in with its votes, the plug-in with all that it does while the depth stays vLLM's,
+The first rank reads the turns that are to come from a file and tells the others whose turn it is before every step, so
+that all of them change between the same two steps. A turn lasts a few steps: this machine changes its speed within
+seconds. A contestant is the plug-in with its votes, the plug-in with all that it does while the depth stays vLLM's,
 or a static depth without the plug-in, which is what vLLM does by itself.
 """
 
@@ -10,7 +11,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,8 +22,10 @@ from lab.live import experts_on_cpu, shared_collectives
 from specmargin.step import FloatArray
 
 FOLDER = "SPECMARGIN_TURNS"
+TURN_STEPS = 5  # with the votes' own turns between, votes at every sixteenth step fall into both
 VOTES, PINNED, STATIC = range(3)  # kinds of contestants
 DRAFTING, EXPERTS = range(2)  # of `spent`
+_TURNS = "turns"
 
 
 class Turn(NamedTuple):
@@ -79,9 +82,16 @@ def spent(folder: Path, rank: int) -> FloatArray:
     return np.memmap(folder / f"spent-{rank}.bin", dtype=np.float64, mode="r+", shape=(2,))
 
 
+def write_turns(folder: Path, turns: Sequence[Turn]) -> None:
+    """They begin at once; the last one goes on until there are new ones."""
+    new = folder / "turns.new"
+    new.write_text("".join(f"{turn.serial} {turn.kind} {turn.depth}\n" for turn in turns))
+    new.rename(folder / _TURNS)
+
+
 def prepare(folder: Path, ranks: int) -> None:
     """The files of a game that must be there when the server starts."""
-    (folder / "turn").write_text("0 0 0")
+    write_turns(folder, [Turn(0)])
     for rank in range(ranks):
         np.zeros(2).tofile(folder / f"spent-{rank}.bin")
     shared_collectives.prepare(folder, ranks)
@@ -104,6 +114,27 @@ def _timed(function: Callable[..., Any], folder: Path, place: int) -> Callable[.
 
 
 @dataclass(kw_only=True)
+class _Turns:
+    """Of the first rank."""
+
+    file: Path
+    _read: str = ""
+    _to_come: list[Turn] = field(default_factory=list)
+    _now: Turn = field(default_factory=lambda: Turn(0))
+    _steps: int = 0  # of this turn
+
+    def next(self) -> Turn:
+        """Whose turn the next step is."""
+        self._steps += 1
+        if not self._to_come and (text := self.file.read_text()) != self._read:
+            self._read, self._steps = text, TURN_STEPS
+            self._to_come = [Turn(*map(int, line.split())) for line in text.splitlines()]
+        if self._to_come and self._steps >= TURN_STEPS:
+            self._now, self._steps = self._to_come.pop(0), 0
+        return self._now
+
+
+@dataclass(kw_only=True)
 class _Rank:
     core: Any
     folder: Path
@@ -117,6 +148,7 @@ class _Rank:
         self._shared = spent(self.folder, self.core.dp_rank)
         self._spent = self._shared.copy()
         self.voter, self.driver = scheduler.voter, scheduler._driver
+        self._turns = _Turns(file=self.folder / _TURNS)
         self._update = scheduler.update_from_output
         scheduler.update_from_output, scheduler.voter = self._counted, self
 
@@ -167,9 +199,7 @@ class _Rank:
         """The first rank's, on all."""
         import torch  # noqa: PLC0415  # vLLM has imported it
 
-        first = self.core.dp_rank == 0
-        own = list(map(int, (self.folder / "turn").read_text().split())) if first else [0, 0, 0]
-        numbers = torch.tensor(own)
+        numbers = torch.tensor(self._turns.next() if self.core.dp_rank == 0 else [0, 0, 0])
         torch.distributed.all_reduce(numbers, group=self.core.dp_group)
         return Turn(*numbers.tolist())
 

@@ -1,12 +1,12 @@
 """Ranks that vote against every static depth, and what a vote costs: two ranks with experts spread over both.
 
-    make bench-votes            (or: python -m lab.live.ranks --output votes.json)
+    make bench-votes            (or: python -m lab.live.ranks --output swing.json)
 
 Load swings and differs by rank, and so does the acceptance, by the temperature: at 1.5 a few of ten first drafts are
-kept, at 0 three of four. Contestants take turns on one server, with the same sequences: the votes play between any two
-others, and each of them is compared with the votes' turns just before and after it. All of them change between the same
-two steps (`rank_turns.py`). Steps with prompts, steps with fewer sequences than the phase has, and the first two steps
-of a turn are not counted.
+kept, at 0 three of four. Contestants take turns of five steps on one server, with the same sequences: the votes play
+between any two others, and each of them is compared with the votes' turns just before and after it. All of them change
+between the same two steps (`rank_turns.py`). Steps with prompts, steps with fewer sequences than the phase has, and the
+first step of a turn are not counted.
 
 First, a server of its own measures prices by batch and depth, as `specmargin measure` does for one rank. Last, the
 plug-in with all that it does, while the depth stays vLLM's, against vLLM alone: what a vote adds to a step.
@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
+import os
+import platform
 import random
 import statistics
 import tempfile
@@ -26,87 +27,47 @@ import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from scipy.interpolate import RegularGridInterpolator
 
 from lab.live.models import CATEGORIES, Pair, random_pair, read_pair
+from lab.live.rank_results import (
+    COSTS_AT,
+    PHASES,
+    RANKS,
+    STATIC_DEPTHS,
+    Load,
+    Pairing,
+    Phase,
+    Played,
+    Results,
+    ratio,
+    report,
+    write,
+)
 from lab.live.rank_server import rank_server
-from lab.live.rank_turns import FOLDER, PINNED, STATIC, VOTES, StepLine, Turn, prepare
+from lab.live.rank_turns import FOLDER, PINNED, STATIC, VOTES, StepLine, Turn, prepare, write_turns
 from specmargin.live.policy_maker import make_policy
 from specmargin.live.policy_schema import policy_text
 from specmargin.policies.kernel.prices import PriceTable
 from specmargin.step import FloatArray
 
-RANKS = 2
 DEEPEST = 7
-STATIC_DEPTHS = (0, 1, 2, 3, 5, 7)
 MOST_SEQUENCES = 16  # per rank
 CALIBRATED = (1, 2, 4, 8, 16)  # sequences on each rank
-TURN_SECONDS = 1.5
-SETTLE_STEPS = 2  # after a switch: the first verifies drafts of the previous contestant
-LEAST_STEPS = 3  # of a turn that counts
+SETTLE_STEPS = 1  # after a switch: it verifies drafts of the previous contestant
+LEAST_STEPS = 2  # of a turn that counts
 ANSWER_TOKENS = 500
-_DRAIN_SECONDS = 180.0
+_PATIENCE = 180.0  # seconds
 PROMPT_TOKENS = 40
 _CONTEXT = 250.0
+_CYCLES = 4  # that are planned at once
+_EQUAL_SHARE, _FAR_BEHIND = 0.15, 1.15  # of a phase; votes over a contestant
 # A rank's scheduler and its worker in one process: in two, both poll for each other and share this machine's cores.
 _ONE_PROCESS = "vllm.v1.executor.uniproc_executor.UniProcExecutor"
-
-Interval = tuple[float, float, float]  # median, low, high
-Load = tuple[int, ...]  # sequences by rank
-
-
-class Phase(NamedTuple):
-    load: Load
-    tokens: int = 0  # that a whole swing commits in it
-    temperature: float = 0.0
-
-    def __str__(self) -> str:
-        return f"{' + '.join(map(str, self.load))} | {self.temperature:g}"
-
-
-PHASES = (
-    Phase((1, 0), 300),
-    Phase((4, 1), 600, 1.5),
-    Phase((12, 4), 1600),
-    Phase((16, 16), 1600, 1.5),
-    Phase((3, 3), 900),
-    Phase((1, 1), 300, 1.5),
-)
-COSTS_AT = (Phase((1, 1)), Phase((8, 8)))  # where the plug-in's own cost is measured
-
-
-class Played(NamedTuple):
-    """What was counted in a turn."""
-
-    steps: int = 0
-    seconds: float = 0.0
-    tokens: int = 0  # of all ranks
-    depths: int = 0  # sum over steps
-    draft_seconds: float = 0.0  # of the first rank
-    expert_seconds: float = 0.0
-
-    def plus(self, other: Played) -> Played:
-        return Played(
-            self.steps + other.steps,
-            self.seconds + other.seconds,
-            self.tokens + other.tokens,
-            self.depths + other.depths,
-            self.draft_seconds + other.draft_seconds,
-            self.expert_seconds + other.expert_seconds,
-        )
-
-    @property
-    def rate(self) -> float:
-        return self.tokens / self.seconds
-
-    @property
-    def step_seconds(self) -> float:
-        return self.seconds / self.steps
-
 
 # --- clients ---
 
@@ -132,7 +93,7 @@ class Clients:
 
     def drain(self) -> None:
         """Until no request of the last phase runs."""
-        self._load, end = (0,) * RANKS, time.monotonic() + _DRAIN_SECONDS
+        self._load, end = (0,) * RANKS, time.monotonic() + _PATIENCE
         while sum(self._running) and time.monotonic() < end:
             time.sleep(0.1)
 
@@ -170,30 +131,42 @@ class Game:
 
     def set(self, phase: Phase) -> None:
         """Votes play until all sequences of this phase run."""
-        self.play(VOTES)
+        self.play([])
         self.clients.drain()
         self._load = load = phase.load
         self.clients.set(phase)
-        for _ in range(90):
-            self.play(VOTES)
-            lines = self._lines()
-            if lines and tuple(line.sequences for line in lines[-1]) == load:
+        end = time.monotonic() + _PATIENCE
+        while time.monotonic() < end:
+            self.play([(VOTES, 0)])
+            if all(self._last(rank).sequences == load[rank] for rank in range(RANKS)):
                 return
         raise SystemExit(f"the load {load} was not reached; {self.clients.failures} requests failed")
 
-    def play(self, kind: int, depth: int = 0) -> int:
-        """The serial number of the turn."""
-        serial = len(self._loads) + 1
-        self._loads[serial] = self._load
-        new = self.folder / "turn.new"
-        new.write_text(" ".join(map(str, Turn(serial, kind, depth))))
-        new.rename(self.folder / "turn")
-        time.sleep(TURN_SECONDS)
-        return serial
+    def play(self, turns: Sequence[tuple[int, int]]) -> list[int]:
+        """Their serial numbers, once all have been played. Then votes go on."""
+        first = len(self._loads) + 1
+        numbered = [Turn(number, *turn) for number, turn in enumerate([*turns, (VOTES, 0)], first)]
+        self._loads |= dict.fromkeys((turn.serial for turn in numbered), self._load)
+        write_turns(self.folder, numbered)
+        serials = [turn.serial for turn in numbered[:-1]]
+        end = time.monotonic() + _PATIENCE
+        while serials and self._last(0).serial < serials[-1]:
+            if time.monotonic() > end:
+                raise SystemExit(f"ranks stand still; {self.clients.failures} requests failed")
+            time.sleep(0.1)
+        return serials
+
+    def _last(self, rank: int) -> StepLine:
+        """Lines are written when a turn ends."""
+        path = self.folder / f"steps-{rank}.txt"
+        if not path.exists():
+            return StepLine.of("0 0 0 0 0 0 0 0")
+        with path.open("rb") as lines:
+            lines.seek(max(path.stat().st_size - 1000, 0))
+            return StepLine.of(lines.read().decode().splitlines()[-1])
 
     def end(self) -> dict[int, Played]:
-        """The last turn is written when the next one begins."""
-        self.play(VOTES)
+        self.play([(VOTES, 0)])
         self.clients.drain()
         return self.counted()
 
@@ -261,9 +234,9 @@ def calibrated_policy(pair: Pair, folder: Path, *, turns: int) -> str:
     with game(pair, small_policy(DEEPEST, ranks=RANKS), folder) as playing:
         for batch in CALIBRATED:
             playing.set(Phase((batch,) * RANKS))
-            for _ in range(turns):
-                for depth in shuffled.sample(STATIC_DEPTHS, len(STATIC_DEPTHS)):
-                    serials.setdefault((batch, depth), []).append(playing.play(STATIC, depth))
+            depths = [depth for _ in range(turns) for depth in shuffled.sample(STATIC_DEPTHS, len(STATIC_DEPTHS))]
+            for depth, serial in zip(depths, playing.play([(STATIC, depth) for depth in depths]), strict=True):
+                serials.setdefault((batch, depth), []).append(serial)
         counted = playing.end()
     seen = {}
     for cell, numbers in serials.items():
@@ -333,135 +306,75 @@ def survival_of(seen: dict[tuple[int, int], Played]) -> FloatArray:
 # --- the swing ---
 
 
-class Pairing(NamedTuple):
-    """A turn of a contestant, and the votes' turns beside it."""
-
-    own: Played
-    votes: Played
-
-
-Results = list[dict[str, list[Pairing]]]  # by phase and contestant; costs follow the phases
-
-
-def played_swing(pair: Pair, policy: str, folder: Path, *, rounds: int) -> Results:
-    shuffled = random.Random(2)
+def played_swing(pair: Pair, policy: str, folder: Path, *, minutes: float) -> Results:
+    """`minutes`: of each phase."""
     planned: list[dict[str, list[tuple[int, int, int]]]] = []  # serial numbers: before, own, after
+    static = {f"static {depth}": (STATIC, depth) for depth in STATIC_DEPTHS}
     with game(pair, policy, folder) as playing:
-        for number, phase in enumerate((*PHASES, *COSTS_AT)):
-            costs = number >= len(PHASES)
-            others = {"alone": (STATIC, DEEPEST)} if costs else {f"static {d}": (STATIC, d) for d in STATIC_DEPTHS}
-            middle = (PINNED, 0) if costs else (VOTES, 0)
-            found: dict[str, list[tuple[int, int, int]]] = {name: [] for name in others}
-            playing.set(phase)
-            before = playing.play(*middle)
-            for _ in range(rounds * len(STATIC_DEPTHS) // len(others)):
-                for name in shuffled.sample(list(others), len(others)):
-                    own = playing.play(*others[name])
-                    after = playing.play(*middle)
-                    found[name].append((before, own, after))
-                    before = after
-            planned.append(found)
-            print(f"{phase.load}: played", flush=True)
+        for phase in PHASES:
+            planned.append(_phase(playing, phase, static, (VOTES, 0), minutes))
+        for phase in COSTS_AT:
+            planned.append(_phase(playing, phase, {"alone": (STATIC, DEEPEST)}, (PINNED, 0), minutes))
         counted = playing.end()
-    results: Results = [
-        {
-            name: [
-                Pairing(counted[own], counted[before].plus(counted[after]))
-                for before, own, after in serials
-                if {before, own, after} <= set(counted)
-            ]
-            for name, serials in found.items()
-        }
-        for found in planned
-    ]
+    results = [{name: _pairings(counted, serials) for name, serials in found.items()} for found in planned]
     for phase, pairs in zip((*PHASES, *COSTS_AT), results, strict=True):
         for name, one in pairs.items():
-            if not one:
-                raise SystemExit(f"{name} was never counted with {phase.load}; take more rounds")
+            if len(one) < 2:
+                raise SystemExit(f"{name} was hardly ever counted with {phase.title}; take more minutes")
     return results
 
 
-def median(ratios: Sequence[float]) -> Interval:
-    """With its 90% interval, by resampling."""
-    if not ratios:
-        return math.nan, math.nan, math.nan
-    drawn = np.random.default_rng(0).choice(np.array(ratios), (4000, len(ratios)))
-    low, high = np.quantile(np.median(drawn, axis=1), [0.05, 0.95])
-    return statistics.median(ratios), float(low), float(high)
+def _phase(
+    playing: Game, phase: Phase, others: dict[str, tuple[int, int]], middle: tuple[int, int], minutes: float
+) -> dict[str, list[tuple[int, int, int]]]:
+    """Who is far behind after a while plays less often from then on."""
+    shuffled, found = random.Random(2), {name: list[tuple[int, int, int]]() for name in others}
+    playing.set(phase)
+    begun, often = time.monotonic(), dict[str, int]()  # in how many of `_CYCLES`
+    while (spent := time.monotonic() - begun) < 60.0 * minutes:
+        if not often and spent > 60.0 * minutes * _EQUAL_SHARE:
+            counted = playing.counted()
+            for name, serials in found.items():
+                pairs = _pairings(counted, serials)
+                behind = bool(pairs) and ratio(pairs, [pair.votes for pair in pairs])[0] > _FAR_BEHIND
+                often[name] = 1 if behind else _CYCLES
+        order = list[str]()
+        for cycle in range(_CYCLES):
+            names = [name for name in others if cycle < often.get(name, _CYCLES)]
+            order += shuffled.sample(names, len(names))
+        turns = [turn for name in order for turn in (middle, others[name])]
+        played = playing.play([*turns, middle])
+        for number, name in enumerate(order):
+            found[name].append((played[2 * number], played[2 * number + 1], played[2 * number + 2]))
+    print(f"{phase.title}: {sum(map(len, found.values()))} turns", flush=True)
+    return found
 
 
-def over(results: Results, name: str, phase: int) -> Interval:
-    """Tokens per second of votes over those of the contestant."""
-    return median([one.votes.rate / one.own.rate for one in results[phase][name]])
-
-
-def over_swing(results: Results, name: str) -> Interval:
-    """The same for a whole swing, in which every phase commits its tokens; the n-th turn of every phase makes one."""
-    swings = zip(*(results[phase][name] for phase in range(len(PHASES))), strict=False)
-
-    def seconds(rates: Iterator[float]) -> float:
-        return sum(phase.tokens / rate for phase, rate in zip(PHASES, rates, strict=True))
-
-    return median([seconds(p.own.rate for p in swing) / seconds(p.votes.rate for p in swing) for swing in swings])
-
-
-def report(results: Results) -> str:
-    """Markdown, as in docs/results/votes.md."""
-    names = [f"static {depth}" for depth in STATIC_DEPTHS]
-    lines = [f"| sequences by rank | temperature | {' | '.join(names)} | votes | their depth | best | votes over it |"]
-    lines += ["| --- | ---: |" + " ---: |" * (len(names) + 2) + " --- | ---: |"]
-    for phase, played in enumerate(PHASES):
-        pairs = results[phase]
-        rates = [statistics.median(one.own.rate for one in pairs[name]) for name in names]
-        votes = [one.votes for name in names for one in pairs[name]]
-        depth = sum(one.depths for one in votes) / sum(one.steps for one in votes)
-        best = min(names, key=lambda name: over(results, name, phase)[0])
-        cells = [f"{rate:,.0f}" for rate in (*rates, statistics.median(one.rate for one in votes))]
-        ratio = _text(over(results, best, phase))
-        lines += [f"| {played} | " + " | ".join(cells) + f" | {depth:.1f} | {best} | {ratio} |"]
-    lines += ["", "| votes over | whole swing |", "| --- | ---: |"]
-    lines += [f"| {name} | {_text(over_swing(results, name))} |" for name in names]
-    lines += ["", "| sequences by rank | ms per step | the plug-in and its votes add | in ms |"]
-    lines += ["| --- | ---: | ---: | ---: |"]
-    for phase, played in enumerate(COSTS_AT, len(PHASES)):
-        alone = results[phase]["alone"]
-        more = median([one.votes.step_seconds / one.own.step_seconds - 1.0 for one in alone])
-        added = median([1e3 * (one.votes.step_seconds - one.own.step_seconds) for one in alone])
-        step = 1e3 * statistics.median(one.own.step_seconds for one in alone)
-        cost = "{:+.1%} ({:+.1%} to {:+.1%}) | {:+.2f} ({:+.2f} to {:+.2f})".format(*more, *added)
-        lines += [f"| {' + '.join(map(str, played.load))} | {step:.1f} | {cost} |"]
-    return "\n".join(lines)
-
-
-def _text(interval: Interval) -> str:
-    middle, low, high = interval
-    return f"{middle:.3f} ({low:.3f} to {high:.3f})"
+def _pairings(counted: dict[int, Played], serials: Sequence[tuple[int, int, int]]) -> list[Pairing]:
+    return [
+        Pairing(counted[own], counted[before].plus(counted[after]))
+        for before, own, after in serials
+        if {before, own, after} <= counted.keys()
+    ]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--reference", type=Path, help="a trained pair; default: one with random weights")
-    parser.add_argument("--rounds", type=int, default=12, help="turns of each contestant per phase")
-    parser.add_argument("--turns", type=int, default=3, help="turns per measured price")
+    parser.add_argument("--minutes", type=float, default=6.0, help="of each of the eight phases")
+    parser.add_argument("--turns", type=int, default=20, help="turns per measured price")
     parser.add_argument("--output", type=Path, help="write what was counted to this file, as JSON")
-    parser.add_argument("--read", type=Path, help="only print the tables of such a file")
     options = parser.parse_args()
-    if options.read is None:
-        scratch, started = Path(tempfile.mkdtemp(prefix="ranks-")), time.monotonic()
-        pair = random_pair(scratch / "pair") if options.reference is None else read_pair(options.reference)
-        print("Measuring prices by batch and depth …", flush=True)
-        policy = calibrated_policy(pair, scratch / "prices", turns=options.turns)
-        print("Playing the swing …", flush=True)
-        results = played_swing(pair, policy, scratch / "swing", rounds=options.rounds)
-        if options.output is not None:
-            options.output.write_text(json.dumps(results))
-        print(f"{(time.monotonic() - started) / 60.0:.0f} minutes.\n")
-    else:
-        given = json.loads(options.read.read_text())
-        results = [
-            {name: [Pairing(Played(*own), Played(*votes)) for own, votes in pairs] for name, pairs in phase.items()}
-            for phase in given
-        ]
+    scratch, started = Path(tempfile.mkdtemp(prefix="ranks-")), time.monotonic()
+    pair = random_pair(scratch / "pair") if options.reference is None else read_pair(options.reference)
+    print("Measuring prices by batch and depth …", flush=True)
+    policy = calibrated_policy(pair, scratch / "prices", turns=options.turns)
+    print("Playing the swing …", flush=True)
+    results = played_swing(pair, policy, scratch / "swing", minutes=options.minutes)
+    if options.output is not None:
+        recorded = f"{datetime.now(UTC):%Y-%m-%d}, {platform.machine()}, {os.cpu_count()} cores"
+        write(results, options.output, recorded=recorded)
+    print(f"{(time.monotonic() - started) / 60.0:.0f} minutes.\n")
     print(report(results))
 
 

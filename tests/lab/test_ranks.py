@@ -3,28 +3,31 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 
 import numpy as np
 import pytest
-from lab.live.ranks import (
-    CALIBRATED,
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from lab.live.rank_results import (
     COSTS_AT,
+    NAMES,
     PHASES,
     RANKS,
     STATIC_DEPTHS,
-    Game,
     Pairing,
     Played,
-    median,
+    figure,
     over,
+    over_best,
     over_swing,
-    policy_of,
-    price_table,
+    ratio,
+    read,
     report,
-    survival_of,
+    write,
 )
+from lab.live.rank_turns import TURN_STEPS, Turn, _Turns, write_turns
+from lab.live.ranks import CALIBRATED, Game, policy_of, price_table, survival_of
 
 from specmargin.policies.vote import RankVote, lockstep_seconds
 
@@ -68,30 +71,61 @@ def _played(rate: float, seconds: float = 1.0) -> Played:
     return Played(steps=10, seconds=seconds, tokens=round(rate * seconds), depths=20)
 
 
-def _results() -> list[dict[str, list[Pairing]]]:
+def _results(noise: float = 0.0) -> list[dict[str, list[Pairing]]]:
     """Votes are 1.1 times as fast as depth 3, the best, and 2.2 times as fast as the others; the plug-in costs 1%."""
     rates = {depth: 1000 if depth == 3 else 500 for depth in STATIC_DEPTHS}
+    speeds = np.random.default_rng(0).lognormal(0.0, noise, 40)  # of the machine
     phase = {
-        f"static {depth}": [Pairing(own=_played(rate), votes=_played(1100)) for _ in range(4)]
+        f"static {depth}": [Pairing(own=_played(rate, speed), votes=_played(1100, speed)) for speed in speeds]
         for depth, rate in rates.items()
     }
+    for pairs in phase.values():  # a turn commits the same tokens, however fast the machine is
+        pairs[:] = [Pairing(*(one._replace(tokens=round(one.tokens / one.seconds)) for one in pair)) for pair in pairs]
     cost = {"alone": [Pairing(own=_played(1000), votes=_played(1000, 1.01)) for _ in range(4)]}
     return [*(phase for _ in PHASES), *(cost for _ in COSTS_AT)]
 
 
-def test_ratios_of_a_phase_and_of_the_whole_swing() -> None:
-    results = _results()
-    assert over(results, "static 3", 0) == pytest.approx((1.1, 1.1, 1.1))
-    assert over_swing(results, "static 0") == pytest.approx((2.2, 2.2, 2.2))
+@pytest.mark.parametrize("noise", [0.0, 0.5])
+def test_ratios_do_not_depend_on_how_fast_the_machine_was(noise: float) -> None:
+    results = _results(noise)
+    assert over(results[0], "static 3") == pytest.approx(1.1, abs=1e-3)
+    assert over_best(results[0]) == pytest.approx(1.1, abs=1e-3)
+    assert over_swing(results, "static 0") == pytest.approx(2.2, abs=1e-3)
     text = report(results)
     assert text.count("| static 3 | 1.100 (1.100 to 1.100) |") == len(PHASES) + 1
     assert text.count("+1.0% (+1.0% to +1.0%)") == len(COSTS_AT)
 
 
-def test_a_median_has_an_interval_that_holds_it() -> None:
-    middle, low, high = median([0.9, 1.0, 1.0, 1.1, 1.2])
-    assert low <= middle == 1.0 <= high
-    assert math.isnan(median([])[0])
+@given(st.integers(0, 1000), st.floats(0.9, 1.1))
+@settings(max_examples=25, deadline=None)
+def test_a_ratio_of_noisy_turns_is_found_within_its_interval(seed: int, right: float) -> None:
+    """Turns of 4 steps, whose seconds and tokens vary."""
+    chance = np.random.default_rng(seed)
+
+    def played(rate: float, speed: float) -> Played:
+        return Played(4, 0.2 * speed * float(chance.lognormal(0.0, 0.1)), int(chance.poisson(200 * rate)), 8)
+
+    pairs = [Pairing(played(1.0, speed), played(right, speed)) for speed in chance.lognormal(0.0, 0.3, 300)]
+    found = ratio(pairs, [pair.votes for pair in pairs])
+    assert found[0] == pytest.approx(right, rel=0.05)
+    low, high = np.quantile(found[1:], [0.005, 0.995])
+    assert 0.97 * low < right < 1.03 * high
+
+
+def test_the_best_of_equal_depths_is_not_better_than_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chosen and judged by the same noisy turns it would be 2% better."""
+    monkeypatch.setattr("lab.live.rank_results._DRAWS", 2)
+    chance, ratios, naive = np.random.default_rng(0), [], []
+    for _ in range(60):
+        seconds = chance.lognormal(0.0, 0.1, (len(NAMES), 60, 2))
+        pairs = {
+            name: [Pairing(Played(4, own, 100), Played(4, votes, 100)) for own, votes in of_name]
+            for name, of_name in zip(NAMES, seconds.tolist(), strict=True)
+        }
+        ratios.append(over_best(pairs)[0])
+        naive.append(min(over(pairs, name)[0] for name in NAMES))
+    assert np.mean(ratios) == pytest.approx(1.0, abs=0.01)
+    assert np.mean(naive) < 0.985
 
 
 def test_only_full_steps_without_prompts_and_after_a_switch_count(tmp_path: Path) -> None:
@@ -103,5 +137,23 @@ def test_only_full_steps_without_prompts_and_after_a_switch_count(tmp_path: Path
         (tmp_path / f"steps-{rank}.txt").write_text("\n".join(lines))
     counted = game.counted()
     assert counted[1]._asdict() == pytest.approx(
-        {"steps": 3, "seconds": 0.3, "tokens": 9, "depths": 9, "draft_seconds": 0.03, "expert_seconds": 0.06}
+        {"steps": 4, "seconds": 0.4, "tokens": 12, "depths": 12, "draft_seconds": 0.04, "expert_seconds": 0.08}
     )
+
+
+def test_a_recorded_swing_is_read_as_it_was_written_and_drawn(tmp_path: Path) -> None:
+    write(_results(), tmp_path / "swing.json", recorded="today")
+    assert read(tmp_path / "swing.json") == _results()
+    (rows,) = figure(read(tmp_path / "swing.json")).to_dict()["datasets"].values()
+    assert len(rows) == 2 * len(PHASES) * len(STATIC_DEPTHS)
+    assert {row["rate"] for row in rows if row["policy"] == "votes"} == {1100.0}
+
+
+def test_turns_last_so_many_steps_and_the_last_one_until_there_are_new_ones(tmp_path: Path) -> None:
+    turns = _Turns(file=tmp_path / "turns")
+    write_turns(tmp_path, [Turn(1), Turn(2)])
+    first = [turns.next().serial for _ in range(3 * TURN_STEPS)]
+    write_turns(tmp_path, [Turn(3), Turn(4)])
+    second = [turns.next().serial for _ in range(2 * TURN_STEPS)]
+    assert first == [1] * TURN_STEPS + [2] * 2 * TURN_STEPS
+    assert second == [3] * TURN_STEPS + [4] * TURN_STEPS
