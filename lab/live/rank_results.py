@@ -1,6 +1,8 @@
 """What was counted in a swing of ranks that vote (`lab.live.ranks`): ratios with intervals, tables and a figure.
 
     python -m lab.live.rank_results lab/results/vllm-0.32-cpu-ranks/swing.json [--plot docs/figures/votes.png]
+
+Needs no engine.
 """
 
 from __future__ import annotations
