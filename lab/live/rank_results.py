@@ -81,7 +81,14 @@ class Pairing(NamedTuple):
     """A turn of a contestant, and the votes' turns beside it."""
 
     own: Played
-    votes: Played
+    before: Played
+    after: Played
+
+    def compared(self, of: Callable[[Played, Played], float]) -> list[float]:
+        """The own turn with each of its neighbours: seconds of a few steps have a long tail, so that more steps at once
+        would look slower.
+        """
+        return [of(self.own, self.before), of(self.own, self.after)]
 
 
 Results = list[dict[str, list[Pairing]]]  # by phase and contestant; costs follow the phases
@@ -99,18 +106,18 @@ def ratio(pairs: Sequence[Pairing], votes: Sequence[Played]) -> FloatArray:
     chance = np.random.default_rng(0)
     own = np.array([(pair.own.tokens, pair.own.steps) for pair in pairs], float)
     theirs = np.array([(one.tokens, one.steps) for one in votes], float)
-    slower = np.array([pair.own.step_seconds / pair.votes.step_seconds for pair in pairs])
+    slower = np.array([pair.compared(lambda one, vote: one.step_seconds / vote.step_seconds) for pair in pairs])
     pair_draws, vote_draws = (
         np.vstack([np.arange(size), chance.integers(0, size, (_DRAWS, size))]) for size in (len(own), len(theirs))
     )
     tokens_of_own, tokens_of_votes = own[pair_draws].sum(axis=1), theirs[vote_draws].sum(axis=1)
     more_tokens = tokens_of_votes[:, 0] / tokens_of_votes[:, 1] * tokens_of_own[:, 1] / tokens_of_own[:, 0]
-    return np.asarray(more_tokens * np.median(slower[pair_draws], axis=1))
+    return np.asarray(more_tokens * np.median(slower[pair_draws], axis=(1, 2)))
 
 
 def votes_of(pairs: Mapping[str, Sequence[Pairing]]) -> list[Played]:
-    """All of a phase."""
-    return [pair.votes for of_contestant in pairs.values() for pair in of_contestant]
+    """All turns of a phase."""
+    return [turn for of_contestant in pairs.values() for pair in of_contestant for turn in (pair.before, pair.after)]
 
 
 def over(pairs: Mapping[str, Sequence[Pairing]], name: str) -> FloatArray:
@@ -147,11 +154,11 @@ def over_swing(results: Results, name: str) -> FloatArray:
     return np.asarray(np.average(drawn, axis=0, weights=seconds))
 
 
-def added(pairs: Sequence[Pairing], of: Callable[[Pairing], float]) -> FloatArray:
-    """A median over pairs, and of pairs drawn anew."""
-    each = np.array([of(pair) for pair in pairs])
+def added(pairs: Sequence[Pairing], of: Callable[[Played, Played], float]) -> FloatArray:
+    """A median over pairs, and of pairs drawn anew. `of`: the own turn and one of the votes."""
+    each = np.array([pair.compared(of) for pair in pairs])
     drawn = np.random.default_rng(0).choice(each, (_DRAWS, len(each)))
-    return np.append(np.median(each), np.median(drawn, axis=1))
+    return np.append(np.median(each), np.median(drawn, axis=(1, 2)))
 
 
 def report(results: Results) -> str:
@@ -170,8 +177,8 @@ def report(results: Results) -> str:
     lines += ["| --- | ---: | ---: | ---: |"]
     for phase, pairs in zip(COSTS_AT, results[len(PHASES) :], strict=True):
         alone = pairs["alone"]
-        more = _interval(added(alone, lambda pair: pair.votes.step_seconds / pair.own.step_seconds - 1.0))
-        ms = _interval(added(alone, lambda pair: 1e3 * (pair.votes.step_seconds - pair.own.step_seconds)))
+        more = _interval(added(alone, lambda own, vote: vote.step_seconds / own.step_seconds - 1.0))
+        ms = _interval(added(alone, lambda own, vote: 1e3 * (vote.step_seconds - own.step_seconds)))
         step = 1e3 * statistics.median(pair.own.step_seconds for pair in alone)
         cost = "{:+.1%} ({:+.1%} to {:+.1%}) | {:+.2f} ({:+.2f} to {:+.2f})".format(*more, *ms)
         lines += [f"| {' + '.join(map(str, phase.load))} | {step:.1f} | {cost} |"]
@@ -194,7 +201,7 @@ def _text(drawn: FloatArray) -> str:
 def write(results: Results, path: Path, *, recorded: str) -> None:
     """`recorded`: when, and on what."""
     kept = [
-        {name: [[_kept(pair.own), _kept(pair.votes)] for pair in pairs] for name, pairs in phase.items()}
+        {name: [[_kept(played) for played in pair] for pair in pairs] for name, pairs in phase.items()}
         for phase in results
     ]
     path.write_text(json.dumps({"recorded": recorded, "results": kept}) + "\n")
@@ -207,7 +214,7 @@ def _kept(played: Played) -> tuple[int, float, int, int]:
 def read(path: Path) -> Results:
     results = json.loads(path.read_text())["results"]
     return [
-        {name: [Pairing(Played(*own), Played(*votes)) for own, votes in pairs] for name, pairs in phase.items()}
+        {name: [Pairing(*(Played(*one) for one in pair)) for pair in pairs] for name, pairs in phase.items()}
         for phase in results
     ]
 

@@ -46,6 +46,7 @@ from lab.live.rank_results import (
     Results,
     ratio,
     report,
+    votes_of,
     write,
 )
 from lab.live.rank_server import rank_server
@@ -336,7 +337,7 @@ def _phase(
             counted = playing.counted()
             for name, serials in found.items():
                 pairs = _pairings(counted, serials)
-                behind = bool(pairs) and ratio(pairs, [pair.votes for pair in pairs])[0] > _FAR_BEHIND
+                behind = bool(pairs) and ratio(pairs, votes_of({name: pairs}))[0] > _FAR_BEHIND
                 often[name] = 1 if behind else _CYCLES
         order = list[str]()
         for cycle in range(_CYCLES):
@@ -352,7 +353,7 @@ def _phase(
 
 def _pairings(counted: dict[int, Played], serials: Sequence[tuple[int, int, int]]) -> list[Pairing]:
     return [
-        Pairing(counted[own], counted[before].plus(counted[after]))
+        Pairing(counted[own], counted[before], counted[after])
         for before, own, after in serials
         if {before, own, after} <= counted.keys()
     ]

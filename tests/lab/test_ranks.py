@@ -24,6 +24,7 @@ from lab.live.rank_results import (
     ratio,
     read,
     report,
+    votes_of,
     write,
 )
 from lab.live.rank_turns import TURN_STEPS, Turn, _Turns, write_turns
@@ -76,12 +77,14 @@ def _results(noise: float = 0.0) -> list[dict[str, list[Pairing]]]:
     rates = {depth: 1000 if depth == 3 else 500 for depth in STATIC_DEPTHS}
     speeds = np.random.default_rng(0).lognormal(0.0, noise, 40)  # of the machine
     phase = {
-        f"static {depth}": [Pairing(own=_played(rate, speed), votes=_played(1100, speed)) for speed in speeds]
+        f"static {depth}": [
+            Pairing(_played(rate, speed), _played(1100, speed), _played(1100, speed)) for speed in speeds
+        ]
         for depth, rate in rates.items()
     }
     for pairs in phase.values():  # a turn commits the same tokens, however fast the machine is
         pairs[:] = [Pairing(*(one._replace(tokens=round(one.tokens / one.seconds)) for one in pair)) for pair in pairs]
-    cost = {"alone": [Pairing(own=_played(1000), votes=_played(1000, 1.01)) for _ in range(4)]}
+    cost = {"alone": [Pairing(_played(1000), *[_played(1000, 1.01)] * 2) for _ in range(4)]}
     return [*(phase for _ in PHASES), *(cost for _ in COSTS_AT)]
 
 
@@ -105,8 +108,11 @@ def test_a_ratio_of_noisy_turns_is_found_within_its_interval(seed: int, right: f
     def played(rate: float, speed: float) -> Played:
         return Played(4, 0.2 * speed * float(chance.lognormal(0.0, 0.1)), int(chance.poisson(200 * rate)), 8)
 
-    pairs = [Pairing(played(1.0, speed), played(right, speed)) for speed in chance.lognormal(0.0, 0.3, 300)]
-    found = ratio(pairs, [pair.votes for pair in pairs])
+    pairs = [
+        Pairing(played(1.0, speed), *(played(right, speed) for _ in range(2)))
+        for speed in chance.lognormal(0.0, 0.3, 300)
+    ]
+    found = ratio(pairs, votes_of({"one": pairs}))
     assert found[0] == pytest.approx(right, rel=0.05)
     low, high = np.quantile(found[1:], [0.005, 0.995])
     assert 0.97 * low < right < 1.03 * high
@@ -117,9 +123,9 @@ def test_the_best_of_equal_depths_is_not_better_than_the_others(monkeypatch: pyt
     monkeypatch.setattr("lab.live.rank_results._DRAWS", 2)
     chance, ratios, naive = np.random.default_rng(0), [], []
     for _ in range(60):
-        seconds = chance.lognormal(0.0, 0.1, (len(NAMES), 60, 2))
+        seconds = chance.lognormal(0.0, 0.1, (len(NAMES), 60, 3))
         pairs = {
-            name: [Pairing(Played(4, own, 100), Played(4, votes, 100)) for own, votes in of_name]
+            name: [Pairing(*(Played(4, one, 100) for one in turns)) for turns in of_name]
             for name, of_name in zip(NAMES, seconds.tolist(), strict=True)
         }
         ratios.append(over_best(pairs)[0])
@@ -139,6 +145,14 @@ def test_only_full_steps_without_prompts_and_after_a_switch_count(tmp_path: Path
     assert counted[1]._asdict() == pytest.approx(
         {"steps": 4, "seconds": 0.4, "tokens": 12, "depths": 12, "draft_seconds": 0.04, "expert_seconds": 0.08}
     )
+
+
+def test_steps_with_a_long_tail_make_nobody_slower() -> None:
+    """A mean of eight such steps is mostly longer than one of four."""
+    seconds = np.random.default_rng(0).pareto(2.0, (4000, 3, 4)).mean(axis=2) + 1.0
+    pairs = [Pairing(*(Played(4, 4.0 * one, 100) for one in turns)) for turns in seconds.tolist()]
+    assert ratio(pairs, votes_of({"one": pairs}))[0] == pytest.approx(1.0, abs=0.01)
+    assert np.median(seconds[:, 1:].mean(axis=1) / seconds[:, 0]) > 1.02
 
 
 def test_a_recorded_swing_is_read_as_it_was_written_and_drawn(tmp_path: Path) -> None:
