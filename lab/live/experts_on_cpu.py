@@ -1,5 +1,5 @@
 """What vLLM's CPU build lacks for data-parallel ranks with expert parallelism: two collectives, and experts that skip
-tokens of other ranks' experts. A plug-in of vLLM (`rank_server.py`), so that every process has it. All else is its own.
+tokens of other ranks' experts. A plug-in (`rank_server.py`), so that every process has it. All else is vLLM's own.
 """
 
 from __future__ import annotations

@@ -214,5 +214,5 @@ class _Rank:
 
     def _write(self) -> None:
         with (self.folder / f"steps-{self.core.dp_rank}.txt").open("a") as out:
-            out.writelines(f"{line}\n" for line in self._lines)
+            out.write("".join(f"{line}\n" for line in self._lines))  # at once: the last one is read meanwhile
         self._lines.clear()

@@ -55,19 +55,21 @@ def graph_batch_sizes(largest: int) -> list[int]:
 def rule(request: ScheduleRequest) -> DepthRule:
     if request.drafter_kind == "dspark":
         return DepthRule(whole_block="whole blocks at every batch; with --sps-table, SGLang verifies less of them")
-    if request.drafter_kind not in _ADAPTIVE:
-        return DepthRule(one_depth="one depth for all batches: only EAGLE and MTP adapt in SGLang")
-    if request.layout.sequence_ranks > 1:  # speculative/adaptive_spec_params.py
-        refused = "adaptive_unsupported_reason turns --speculative-adaptive off with DP attention"
-        return DepthRule(one_depth=f"one depth for all batches: SGLang's {refused}")
+    if refused := _refused(request):
+        return DepthRule(one_depth=f"one depth for all batches: {refused}")
     stops = request.release is None or request.release >= release(_STOPS)
     sizes = graph_batch_sizes(min(request.table.largest, _LARGEST_GRAPH))
     entry = '"{key}": {"candidate_steps": [{depth}]}'
     return DepthRule(never_off=None if stops else "", ends=tuple(sizes), entry=entry)
 
 
-def _adaptive(request: ScheduleRequest) -> bool:
-    return request.drafter_kind in _ADAPTIVE and request.layout.sequence_ranks == 1
+def _refused(request: ScheduleRequest) -> str:
+    """Why SGLang turns its adaptive mode off (`speculative/adaptive_spec_params.py`); empty if it does not."""
+    if request.drafter_kind not in _ADAPTIVE:
+        return "only EAGLE and MTP adapt in SGLang"
+    if request.layout.sequence_ranks > 1:
+        return "SGLang's adaptive_unsupported_reason turns --speculative-adaptive off with DP attention"
+    return ""
 
 
 def express(request: ScheduleRequest, schedule: Schedule) -> EngineConfig:
@@ -81,7 +83,7 @@ def express(request: ScheduleRequest, schedule: Schedule) -> EngineConfig:
             text=flags,
             schedule=schedule,
             needs=needs,
-            adapts=_adaptive(request),
+            adapts=not _refused(request),
             notes=notes,
             unpriced=_unpriced(request),
         )
