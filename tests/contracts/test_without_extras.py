@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -48,6 +50,17 @@ def test_a_shortened_run_says_so_and_a_short_one_is_whole() -> None:
     whole = json.loads(_without(OPTIONAL, *_SIMULATE, "--requests", "20", "--policy", "none").stdout)
     assert whole["requests"] == 20
     assert whole["shortened"] is None
+
+
+@pytest.mark.slow
+def test_loads_of_the_readme_are_whole() -> None:
+    """Its outputs are those of the base install."""
+    typed = re.findall(r"^\$ specmargin (simulate [^|\n]*)", (ROOT / "README.md").read_text(), re.MULTILINE)
+    assert typed
+    for command in typed:
+        done = _without(OPTIONAL, *shlex.split(command))
+        assert done.returncode == 0, done.stderr
+        assert "specmargin[fast]" not in done.stdout + done.stderr
 
 
 @pytest.mark.slow
