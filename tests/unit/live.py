@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -68,6 +68,7 @@ def built(
     given: dict[str, Any],
     *,
     device_gate: bool = False,
+    agreed: Callable[[], int] | None = None,
     log: list[str] | None = None,
     **file: Any,
 ) -> Driver:
@@ -83,6 +84,7 @@ def built(
         engine="0",
         log=(log if log is not None else []).append,
         device_gate=device_gate,
+        agreed=agreed,
     )
 
 

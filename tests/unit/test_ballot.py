@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from itertools import pairwise
 
@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from specmargin.live.agreement import Statement, agree
 from specmargin.live.ballot import Ballot, Numbers, Row, row_size
 from specmargin.policies.tables import study_table
-from specmargin.policies.vote import RankVote, VoteRules
+from specmargin.policies.vote import RankVote, VoteRules, probed_depth
 
 DEPTH, INTERVAL = 4, 16
 RULES = VoteRules(table=study_table(by_pass=True, max_batch=64, max_depth=DEPTH), candidates=tuple(range(DEPTH + 1)))
@@ -167,16 +167,22 @@ def test_a_wave_that_ends_leaves_no_vote_open() -> None:
     assert ranks[0].ballot.votes == 3
 
 
-def test_other_depths_are_tried_for_one_step_now_and_then() -> None:
+def test_other_depths_are_tried_for_one_step_now_and_then_the_runner_up_most_often() -> None:
     ranks = team(2)
     for rank in ranks:
         rank.load, rank.acceptance = 60, 0.02
-    depths = run(ranks, 1, 16 * 50)
+    depths = run(ranks, 1, 16 * 8 * 8 + 16)
     assert ranks[0].ballot.depth == 0
     tried = [depth for depth in depths[16:] if depth]
-    assert set(tried) == {1, 2, 3, 4}
-    assert len(tried) <= 5
+    assert tried == [1, 2, 1, 3, 1, 2, 1, 4]
     assert all(before == 0 or after == 0 for before, after in pairwise(depths[16:]))
+
+
+def test_nothing_is_tried_where_nothing_decodes_or_there_is_no_other_depth() -> None:
+    serials = range(1, 200)
+    assert not any(probed_depth(RULES, [vote(0), vote(0)], 2, serial) for serial in serials)
+    only = replace(RULES, candidates=(2,))
+    assert {probed_depth(only, [vote(8), vote(1)], 2, serial) for serial in serials} == {None}
 
 
 @pytest.mark.parametrize("place", [0, 1, 2])

@@ -12,6 +12,7 @@ from specmargin.live.driver import Driver
 from specmargin.live.gate_messages import Returned, expectation
 from specmargin.live.narrator import Narrator
 from specmargin.live.settings_schema import Mode
+from specmargin.policies.controller import Controller
 from specmargin.policies.kernel import decide
 from tests.unit.live import DEPTH, built, done
 
@@ -30,12 +31,13 @@ def one_step(driver: Driver, names: list[str], generator: np.random.Generator) -
     return depth
 
 
-@pytest.mark.parametrize("device_gate", [False, True])
-def test_nothing_is_compiled_while_sequences_wait(tmp_path: Path, device_gate: bool) -> None:
-    """At any batch, before and after the controller has learned."""
-    driver = built(tmp_path, {"mode": "adaptive"}, device_gate=device_gate)
+@pytest.mark.parametrize(("device_gate", "votes"), [(False, False), (True, False), (False, True)])
+def test_nothing_is_compiled_while_sequences_wait(tmp_path: Path, device_gate: bool, votes: bool) -> None:
+    """At any batch, before and after the controller has learned; among ranks that vote, also after their votes end."""
+    driver = built(tmp_path, {"mode": "adaptive"}, device_gate=device_gate, agreed=(lambda: 2) if votes else None)
     compiled_functions: tuple[Any, ...] = (
         decide.draft_by_handle,
+        decide.follow_by_handle,
         decide.observe_by_handle,
         decide.goodput_by_handle,
         decide.factors_by_handle,
@@ -49,10 +51,25 @@ def test_nothing_is_compiled_while_sequences_wait(tmp_path: Path, device_gate: b
             driver.add(name, None)
         for _ in range(10):
             one_step(driver, names, generator)
+        if batch == 1:
+            driver.agreed = None
     assert [len(function.signatures) for function in compiled_functions] == before
     assert driver.guard.faults.total() == 0
     assert (driver.board["calibration_error"] > 0.0) == device_gate
     assert driver.board["hurdle"] > 0.0
+
+
+def test_a_rank_drafts_as_agreed_and_its_steps_count(tmp_path: Path) -> None:
+    agreed = 3
+    driver, generator = built(tmp_path, {"mode": "adaptive"}, agreed=lambda: agreed), np.random.default_rng(0)
+    assert isinstance(driver.policy, Controller)
+    for name in "ab":
+        driver.add(name, None)
+    before = driver.policy.kernel().learned.marks[0].step
+    assert {one_step(driver, ["a", "b"], generator) for _ in range(20)} == {3}
+    assert driver.policy.kernel().learned.marks[0].step == before + 20
+    agreed = 0
+    assert one_step(driver, ["a", "b"], generator) == 0
 
 
 @pytest.mark.parametrize("device_gate", [False, True])

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from specmargin.policies.vote import DELAY, PROBE_EVERY, RankVote, VoteRules, voted_depth
+from specmargin.policies.vote import DELAY, RankVote, VoteRules, probed_depth, voted_depth
 
 Numbers = Sequence[float]
 Gather = Callable[[Numbers], Callable[[], Sequence[Numbers]]]  # sends a row; the result waits for those of all ranks
@@ -134,10 +134,8 @@ class Ballot:
             self._agreed = self.static_depth
             return None
         self._agreed = min(voted_depth(self.rules, votes, self._agreed), self.max_depth)
-        turn, rest = divmod(self._serial, PROBE_EVERY)
-        if rest or not any(vote.load for vote in votes):
-            return None
-        return min(self.rules.candidates[turn % len(self.rules.candidates)], self.max_depth)
+        probe = probed_depth(self.rules, votes, self._agreed, self._serial)
+        return None if probe is None else min(probe, self.max_depth)
 
     def _show(self, *, static: bool) -> None:
         if static != self._was_static:

@@ -173,13 +173,14 @@ class Driver:
         return kernel.rules.prior.size if kernel is not None and kernel.rules.learns else 0
 
     def _draft_depth(self, policy: Policy, request_ids: Collection[str]) -> int:
-        batch_size = len(request_ids)
-        decision = _checked_decision(policy, batch_size)
-        depth = min(decision.depth, self.max_depth)
         if self.agreed is not None:
+            if isinstance(policy, Controller):
+                policy.follow()
             self._pending = Decision(self.agreed())
             return self._pending.depth
-        self._pending = decision
+        batch_size = len(request_ids)
+        self._pending = decision = _checked_decision(policy, batch_size)
+        depth = min(decision.depth, self.max_depth)
         if not self._limited and not self.classes:
             return depth
         batch = self._batch_of(list(request_ids))

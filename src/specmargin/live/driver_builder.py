@@ -137,5 +137,6 @@ def _warm_up(driver: Driver) -> None:
         driver.done(step, depth)
         driver.settle()
         if driver.policy is not None:
+            driver.policy.draft(batch)  # ranks whose votes end decide no depth before that
             driver.policy.outlook(batch, depth)
             driver.policy.mean_survival()

@@ -73,6 +73,10 @@ class Controller(Compiled):
         rounds = as_int64(drafted), as_int64(verified), as_int64(accepted)
         return bool(decide.observe_by_handle(self._handle, *rounds, seconds, expected))
 
+    def follow(self) -> None:
+        """A step whose depth was decided elsewhere: it counts, as what was learned becomes older."""
+        decide.follow_by_handle(self._handle)
+
     def mean_survival(self) -> FloatArray:
         """By depth, as learned so far."""
         conditional = np.empty(self.table.max_depth)

@@ -39,20 +39,40 @@ class VoteRules:
 
 def voted_depth(rules: VoteRules, votes: Sequence[RankVote], current: int) -> int:
     """The depth with the most tokens per second; the current one where nothing decodes, or little would be won."""
-    load = _Load.of(votes)
-    if load.busiest == 0:
+    if not any(vote.load for vote in votes):
         return current
-    deepest = int(rules.table.graph_depth_by_batch[min(load.busiest, rules.table.max_batch)])
-    goodput = {
-        depth: math.fsum(vote.tokens_by_depth[depth] for vote in votes) / load.round_seconds(rules.table, depth)
-        for depth in rules.candidates
-        if depth <= deepest
-    }
+    goodput = _goodput(rules, votes)
     if not goodput:
         return min(rules.candidates)
     best = max(goodput, key=lambda depth: (goodput[depth], -depth))
     keeps = current in goodput and goodput[best] <= goodput[current] * (1.0 + rules.hysteresis)
     return current if keeps else best
+
+
+def probed_depth(rules: VoteRules, votes: Sequence[RankVote], current: int, serial: int) -> int | None:
+    """A depth to try for one step after the vote of this number; None: none.
+
+    Every second probe is of the runner-up, every second other one of the third, and so on: what may soon be best, and
+    costs least to try, is seen most often, and every depth now and then.
+    """
+    turn, rest = divmod(serial, PROBE_EVERY)
+    if rest or not any(vote.load for vote in votes):
+        return None
+    goodput = _goodput(rules, votes)
+    others = sorted(goodput.keys() - {current}, key=lambda depth: (-goodput[depth], depth))
+    place = (turn & -turn).bit_length() - 1  # how often 2 divides the turn
+    return others[place % len(others)] if others else None
+
+
+def _goodput(rules: VoteRules, votes: Sequence[RankVote]) -> dict[int, float]:
+    """Tokens per second by depth, of depths that keep the busiest rank in its CUDA graphs."""
+    load = _Load.of(votes)
+    deepest = int(rules.table.graph_depth_by_batch[min(load.busiest, rules.table.max_batch)])
+    return {
+        depth: math.fsum(vote.tokens_by_depth[depth] for vote in votes) / load.round_seconds(rules.table, depth)
+        for depth in rules.candidates
+        if depth <= deepest
+    }
 
 
 def lockstep_seconds(table: PriceTable, votes: Sequence[RankVote], depth: int) -> float:

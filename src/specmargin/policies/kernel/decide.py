@@ -291,6 +291,11 @@ def draft_by_handle(handle: Handle, batch: int) -> tuple[int, bool]:
 
 
 @entry
+def follow_by_handle(handle: Handle) -> None:
+    handle.kernel.learned.marks[0].step += 1
+
+
+@entry
 def lengths_by_handle(handle: Handle, gated: bool, survival: FloatArray, depth: int, drafted: IntArray) -> None:
     choose_lengths(handle.kernel, gated, survival, depth, drafted)
 

@@ -8,7 +8,7 @@ from typing import Protocol
 import numpy as np
 
 from specmargin.policies.kernel.prices import PriceTable
-from specmargin.policies.vote import PROBE_EVERY, RankVote, VoteRules, voted_depth
+from specmargin.policies.vote import RankVote, VoteRules, probed_depth, voted_depth
 from specmargin.step import FloatArray, IntArray
 
 SYNC_STEPS = 16  # after which vLLM 0.32 synchronises its ranks, and a vote is asked for (`--dp-sync-interval`)
@@ -46,10 +46,9 @@ class Vote:
             RankVote(load=load, tokens_by_depth=tuple(row))
             for load, row in zip(loads.tolist(), tokens.tolist(), strict=True)
         ]
-        depths[:] = voted_depth(self.rules, votes, int(depths[0]))
+        depths[:] = agreed = voted_depth(self.rules, votes, int(depths[0]))
         self._serial += 1
-        turn, rest = divmod(self._serial, PROBE_EVERY)
-        return None if rest or not loads.any() else self.rules.candidates[turn % len(self.rules.candidates)]
+        return probed_depth(self.rules, votes, agreed, self._serial)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
