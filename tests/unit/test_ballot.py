@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import timedelta
 from itertools import pairwise
 
@@ -18,40 +18,16 @@ from specmargin.live.agreement import Statement, agree
 from specmargin.live.ballot import Ballot, Numbers, Row, row_size
 from specmargin.policies.tables import study_table
 from specmargin.policies.vote import RankVote, VoteRules, probed_depth
+from tests.unit.votes import Group
 
 DEPTH, INTERVAL = 4, 16
 RULES = VoteRules(table=study_table(by_pass=True, max_batch=64, max_depth=DEPTH), candidates=tuple(range(DEPTH + 1)))
 
 
-def vote(load: int, acceptance: float = 0.7) -> RankVote:
+def vote(load: int, acceptance: float = 0.7, wish: int = -1) -> RankVote:
     tokens = [load * sum(acceptance**place for place in range(depth + 1)) for depth in range(DEPTH + 1)]
-    return RankVote(load=load, tokens_by_depth=tuple(tokens), verify_factors=(1.0,) * (DEPTH + 1))
-
-
-@dataclass
-class Group:
-    """An all-gather in memory. Rows are there when every rank sent one; asking before is a deadlock."""
-
-    ranks: int
-    rounds: list[dict[int, Numbers]] = field(default_factory=list)
-
-    def member(self, rank: int) -> Callable[[Numbers], Callable[[], Sequence[Numbers]]]:
-        sent = 0
-
-        def gather(numbers: Numbers) -> Callable[[], Sequence[Numbers]]:
-            nonlocal sent
-            if sent == len(self.rounds):
-                self.rounds.append({})
-            rows, sent = self.rounds[sent], sent + 1
-            rows[rank] = list(numbers)
-
-            def answers() -> Sequence[Numbers]:
-                assert len(rows) == self.ranks, "a rank waits for a vote that others did not enter"
-                return [rows[each] for each in range(self.ranks)]
-
-            return answers
-
-        return gather
+    factors = (1.0,) * (DEPTH + 1)
+    return RankVote(load=load, tokens_by_depth=tuple(tokens), verify_factors=factors, wish=wish)
 
 
 class Rank:
@@ -185,6 +161,14 @@ def test_nothing_is_tried_where_nothing_decodes_or_there_is_no_other_depth() -> 
     assert {probed_depth(only, [vote(8), vote(1)], 2, serial) for serial in serials} == {None}
 
 
+def test_what_the_busiest_rank_wishes_is_tried() -> None:
+    busiest, other = vote(8, wish=3), vote(2, wish=1)
+    assert probed_depth(RULES, [other, busiest], 2, 1) == 3
+    assert probed_depth(RULES, [vote(8), other], 2, 1) is None
+    assert probed_depth(RULES, [busiest, other], 3, 1) is None  # the ranks have come to draft it
+    assert probed_depth(RULES, [vote(8, wish=DEPTH + 1)], 2, 1) is None
+
+
 @pytest.mark.parametrize("place", [0, 1, 2])
 def test_ranks_out_of_step_stop_voting_together(place: int) -> None:
     """A row of another vote, of another step, or of a rank with another depth."""
@@ -224,7 +208,7 @@ def test_a_log_that_fails_changes_nothing() -> None:
 
 
 def test_a_row_travels_whole() -> None:
-    row = Row(serial=3, counter=16, depth=2, vote=vote(5))
+    row = Row(serial=3, counter=16, depth=2, vote=vote(5, wish=4))
     numbers = row.numbers(DEPTH)
     assert len(numbers) == row_size(DEPTH)
     assert Row.of(numbers, DEPTH) == row

@@ -38,6 +38,7 @@ def test_nothing_is_compiled_while_sequences_wait(tmp_path: Path, device_gate: b
     compiled_functions: tuple[Any, ...] = (
         decide.draft_by_handle,
         decide.follow_by_handle,
+        decide.wish_by_handle,
         decide.observe_by_handle,
         decide.goodput_by_handle,
         decide.factors_by_handle,
@@ -51,6 +52,7 @@ def test_nothing_is_compiled_while_sequences_wait(tmp_path: Path, device_gate: b
             driver.add(name, None)
         for _ in range(10):
             one_step(driver, names, generator)
+            assert not votes or driver.vote(batch) is not None
         if batch == 1:
             driver.agreed = None
     assert [len(function.signatures) for function in compiled_functions] == before

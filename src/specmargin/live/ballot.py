@@ -38,7 +38,8 @@ class Row:
         if self.vote is None:
             return [*map(float, head), *[0.0] * (row_size(max_depth) - len(head))]
         factors = self.vote.verify_factors or (1.0,) * (max_depth + 1)
-        return [*map(float, head), float(self.vote.load), *self.vote.tokens_by_depth, self.vote.draft_factor, *factors]
+        rest = (float(self.vote.load), *self.vote.tokens_by_depth, self.vote.draft_factor, *factors)
+        return [*map(float, head), *rest, float(self.vote.wish)]
 
     @classmethod
     def of(cls, numbers: Numbers, max_depth: int) -> Row:
@@ -50,13 +51,14 @@ class Row:
                 load=load,
                 tokens_by_depth=tuple(tokens),
                 draft_factor=_believed(rest[0]),
-                verify_factors=tuple(map(_believed, rest[1:])),
+                verify_factors=tuple(map(_believed, rest[1:-1])),
+                wish=int(rest[-1]),
             )
         return cls(serial=serial, counter=counter, depth=depth, vote=vote)
 
 
 def row_size(max_depth: int) -> int:
-    return _HEAD + 2 * (max_depth + 1) + 1
+    return _HEAD + 2 * (max_depth + 1) + 2
 
 
 def _believed(factor: float) -> float:
@@ -74,6 +76,7 @@ class Ballot:
     depth: int = field(init=False)  # of the step that is scheduled next
     votes: int = 0  # that were counted
     is_open: bool = True
+    loads: tuple[int, ...] = ()  # of all ranks, in the last vote; none while they are static
     _agreed: int = field(init=False)
     _serial: int = 0
     _asked_at: int = 0
@@ -131,8 +134,9 @@ class Ballot:
         votes = [row.vote for row in rows if row.vote is not None]
         self._show(static=len(votes) < len(rows))
         if len(votes) < len(rows):
-            self._agreed = self.static_depth
+            self._agreed, self.loads = self.static_depth, ()
             return None
+        self.loads = tuple(vote.load for vote in votes)
         self._agreed = min(voted_depth(self.rules, votes, self._agreed), self.max_depth)
         probe = probed_depth(self.rules, votes, self._agreed, self._serial)
         return None if probe is None else min(probe, self.max_depth)
@@ -144,7 +148,7 @@ class Ballot:
 
     def _close(self, why: str) -> None:
         """On all ranks together, unless the group itself is broken."""
-        self.is_open, self._answers, self._agreed = False, None, self.static_depth
+        self.is_open, self._answers, self._agreed, self.loads = False, None, self.static_depth, ()
         self._say(f"{why}; no more votes, depth {self.static_depth}")
 
     def _say(self, text: str) -> None:

@@ -25,7 +25,7 @@ from specmargin.live.settings_schema import Mode
 from specmargin.policies.controller import Controller
 from specmargin.policies.policy import NOT_DECIDED, Decision, Outcome, Policy, ScheduledDepth
 from specmargin.policies.tables import to_depth
-from specmargin.policies.vote import RankVote, VoteRules
+from specmargin.policies.vote import RankVote, VoteRules, over_lockstep
 from specmargin.step import IntArray
 
 _FORGETTING = 0.98  # per step, of the goodput on the board
@@ -71,6 +71,7 @@ class Driver:
     # Of data-parallel ranks, which must draft alike: the depth that they voted for. Requests' limits then only shorten
     # what is verified.
     agreed: Callable[[], int] | None = None
+    loads: Callable[[], Sequence[int]] | None = None  # of all these ranks, as far as known
     _requests: dict[str, LiveRequest] = field(default_factory=dict)
     _batch: Batch = field(default_factory=lambda: Batch((), {}))  # of the last step
     _drafts: _Drafts = ((), None)
@@ -82,6 +83,7 @@ class Driver:
     _steps: int = 0
     _finished: list[str] = field(default_factory=list)
     _limited: int = 0  # requests with a limit of their own
+    _followed: int = 0  # steps since the last vote
     _drafted: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))  # by sequence, all alike
 
     # --- requests ---
@@ -176,6 +178,7 @@ class Driver:
         if self.agreed is not None:
             if isinstance(policy, Controller):
                 policy.follow()
+                self._followed += 1
             self._pending = Decision(self.agreed())
             return self._pending.depth
         batch_size = len(request_ids)
@@ -207,7 +210,7 @@ class Driver:
 
     def show_observing(self) -> None:
         """The ranks do not vote: outcomes are counted, and the engine drafts at its own depth."""
-        self.mode, self.agreed = Mode.OBSERVE, None
+        self.mode, self.agreed, self.loads = Mode.OBSERVE, None, None
         self.board.put("mode", float(list(Mode).index(Mode.OBSERVE)))
 
     def vote(self, load: int) -> RankVote | None:
@@ -221,8 +224,15 @@ class Driver:
         tokens = load * (1.0 + np.concatenate([[0.0], np.cumsum(survival)]))
         drafting, verifying = time_factors(load)
         factors = (*verifying, *[1.0] * self.max_depth)[: self.max_depth + 1]
+        wish, followed, self._followed = -1, self._followed, 0
+        if load and self.agreed is not None and isinstance(policy, Controller):
+            wish = policy.wish(load, self.agreed(), followed)
         return RankVote(
-            load=load, tokens_by_depth=tuple(tokens.tolist()), draft_factor=drafting, verify_factors=factors
+            load=load,
+            tokens_by_depth=tuple(tokens.tolist()),
+            draft_factor=drafting,
+            verify_factors=factors,
+            wish=wish,
         )
 
     # --- outcomes ---
@@ -264,6 +274,8 @@ class Driver:
                 self._drafted = np.zeros(verified.size, dtype=np.int64)
             self._drafted.fill(min(max(drafted, 0), self.max_depth))
             seconds = step.seconds if timed else math.nan
+            if self.loads is not None:
+                seconds *= self._over_lockstep(self.policy, self.loads(), verified, drafted)
             decision = planned.decision
             outcome = Outcome(
                 decision=decision if step.expected is None else decision._replace(expected=step.expected),
@@ -277,6 +289,14 @@ class Driver:
         self._show(step, planned, drafted, timed=timed)
         if self.capture is not None:
             self.capture.step(step, drafted)
+
+    def _over_lockstep(self, policy: Policy, loads: Sequence[int], verified: IntArray, drafted: int) -> float:
+        """NaN where the loads of other ranks are not known: then a step's time says nothing."""
+        if not (isinstance(policy, Controller) and any(loads)):
+            return math.nan
+        deepest = min(self.max_depth, policy.table.max_depth)
+        depths = min(int(verified.max()), deepest), min(max(drafted, 0), deepest)
+        return over_lockstep(policy.table, loads, verified.size, *depths)
 
     def _show(self, step: StepDone, planned: _Planned, drafted: int, *, timed: bool) -> None:
         board, batch = self.board, step.verified.size

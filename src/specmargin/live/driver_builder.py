@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import numpy as np
@@ -38,13 +38,14 @@ def build_driver(
     graph_positions: int | Literal["planned"] | None = None,
     tuning: Tuning | None = None,
     agreed: Callable[[], int] | None = None,
+    loads: Callable[[], Sequence[int]] | None = None,
 ) -> Driver:
     """`candidates`: depths that the engine captured CUDA graphs for; None: any. `identity`: of the banks, needed to
     capture. `policy`: instead of the file that the settings name. `device_gate`: drafts are gated in the engine's
     workers. `by_rank`: every rank has a driver, and they must decide alike, so no clock counts. `graph_positions`: of
     the largest CUDA graph; None: the engine has none, or one for every step; planned: those of the policy's table.
-    `tuning`: of the controller, in a study of its numbers. `agreed`: the depth that data-parallel ranks
-    voted for."""
+    `tuning`: of the controller, in a study of its numbers. `agreed`, `loads`: the depth that data-parallel
+    ranks voted for, and what they said to run."""
     file = policy or (None if settings.policy is None else read_policy(settings.policy))
     classes = {name: schedule_of(ranges, name) for name, ranges in settings.classes.items()}
 
@@ -66,6 +67,7 @@ def build_driver(
             capture=capture,
             learn_every=1 if by_rank else _LEARN_EVERY,
             agreed=agreed,
+            loads=loads,
         )
 
     _warm_up(make(Guard(log=log, slowest_seconds=math.inf), Board(), None))
@@ -136,6 +138,8 @@ def _warm_up(driver: Driver) -> None:
         driver.gate_order(batch, depth)
         driver.done(step, depth)
         driver.settle()
+        if driver.agreed is not None:
+            driver.vote(batch)
         if driver.policy is not None:
             driver.policy.draft(batch)  # ranks whose votes end decide no depth before that
             driver.policy.outlook(batch, depth)

@@ -77,6 +77,10 @@ class Controller(Compiled):
         """A step whose depth was decided elsewhere: it counts, as what was learned becomes older."""
         decide.follow_by_handle(self._handle)
 
+    def wish(self, batch: int, depth: int, steps: int) -> int:
+        """A depth worth trying for one step, after so many that drafted `depth` as decided elsewhere; −1: none."""
+        return int(decide.wish_by_handle(self._handle, batch, depth, steps))
+
     def mean_survival(self) -> FloatArray:
         """By depth, as learned so far."""
         conditional = np.empty(self.table.max_depth)

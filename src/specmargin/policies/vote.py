@@ -15,7 +15,7 @@ from specmargin.policies.kernel.prices import PriceTable
 from specmargin.policies.kernel.tuning import Tuning
 
 DELAY = 4  # steps from a vote to its depth; an engine with asynchronous scheduling is two ahead of its slowest rank
-PROBE_EVERY = 8  # votes after which one step tries another depth, so that a depth that fell behind is seen again
+PROBE_EVERY = 8  # votes after which one step tries another depth in any case: what ranks believe may be wrong
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +26,7 @@ class RankVote:
     tokens_by_depth: tuple[float, ...]  # committed per step, by all of them
     draft_factor: float = 1.0  # learned times over prices
     verify_factors: tuple[float, ...] = ()  # by depth; empty: as priced
+    wish: int = -1  # a depth that it finds worth trying for one step; −1: none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,14 +53,20 @@ def voted_depth(rules: VoteRules, votes: Sequence[RankVote], current: int) -> in
 def probed_depth(rules: VoteRules, votes: Sequence[RankVote], current: int, serial: int) -> int | None:
     """A depth to try for one step after the vote of this number; None: none.
 
-    Every second probe is of the runner-up, every second other one of the third, and so on: what may soon be best, and
-    costs least to try, is seen most often, and every depth now and then.
+    It is what the busiest rank wishes, whose steps are priced best. Now and then there is a probe without a wish: every
+    second of them is of the runner-up, every second other one of the third, and so on, so that what may soon be best,
+    and costs least to try, is seen most often.
     """
-    turn, rest = divmod(serial, PROBE_EVERY)
-    if rest or not any(vote.load for vote in votes):
+    if not any(vote.load for vote in votes):
         return None
     goodput = _goodput(rules, votes)
     others = sorted(goodput.keys() - {current}, key=lambda depth: (-goodput[depth], depth))
+    wishes = [vote.wish for vote in _Load.of(votes).leading if vote.wish in others]
+    if wishes:
+        return wishes[0]
+    turn, rest = divmod(serial, PROBE_EVERY)
+    if rest:
+        return None
     place = (turn & -turn).bit_length() - 1  # how often 2 divides the turn
     return others[place % len(others)] if others else None
 
@@ -78,6 +85,17 @@ def _goodput(rules: VoteRules, votes: Sequence[RankVote]) -> dict[int, float]:
 def lockstep_seconds(table: PriceTable, votes: Sequence[RankVote], depth: int) -> float:
     """A round of ranks with these loads."""
     return _Load.of(votes).round_seconds(table, depth)
+
+
+def over_lockstep(table: PriceTable, loads: Sequence[int], own: int, verified: int, drafted: int) -> float:
+    """The price of a step with `own` sequences on every rank, over its price with these loads.
+
+    A rank learns by the first, and its steps take the second: without this ratio what other ranks do would look like
+    a fault of its prices, and votes, which know the loads, would correct for it twice.
+    """
+    busiest, mean = max(own, *loads), sum(loads) / len(loads)
+    alike, lockstep = _parts(table, own, own, verified, drafted), _parts(table, busiest, mean, verified, drafted)
+    return sum(alike) / max(sum(lockstep), 1e-9)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,13 +120,17 @@ class _Load:
         )
 
     def round_seconds(self, table: PriceTable, depth: int) -> float:
-        row = min(self.busiest, table.max_batch)
-        experts = _expert_seconds(table, self.mean * float(table.effective_by_depth[depth]))
+        verify, draft = _parts(table, self.busiest, self.mean, depth, depth)
         verifying = math.fsum(vote.verify_factors[depth] if vote.verify_factors else 1.0 for vote in self.leading)
         drafting = math.fsum(vote.draft_factor for vote in self.leading)
-        verify_seconds = (float(table.rest_seconds[row, depth, 0]) + experts) * verifying
-        draft_seconds = float(table.draft_seconds[row, depth, 0]) * drafting
-        return max((verify_seconds + draft_seconds) / len(self.leading), 1e-9)
+        return max((verify * verifying + draft * drafting) / len(self.leading), 1e-9)
+
+
+def _parts(table: PriceTable, busiest: int, mean: float, verified: int, drafted: int) -> tuple[float, float]:
+    """Seconds of verifying and of drafting, by sequences on the busiest rank and on all in the mean."""
+    row = min(busiest, table.max_batch)
+    experts = _expert_seconds(table, mean * float(table.effective_by_depth[verified]))
+    return float(table.rest_seconds[row, verified, 0]) + experts, float(table.draft_seconds[row, drafted, 0])
 
 
 def _expert_seconds(table: PriceTable, effective: float) -> float:

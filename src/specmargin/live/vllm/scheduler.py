@@ -211,7 +211,10 @@ class _Decisions(_Observer):
 
     def _make_voting_driver(self: Any, voter: Voter, settings: Settings, decides: dict[str, Any]) -> Driver:
         driver: Driver = super()._make_driver(
-            settings, **decides, agreed=lambda: voter.static_depth if voter.depth is None else voter.depth
+            settings,
+            **decides,
+            agreed=lambda: voter.static_depth if voter.depth is None else voter.depth,
+            loads=lambda: () if voter.ballot is None else voter.ballot.loads,
         )
         voter.rules, voter.own_vote = driver.vote_rules, self._own_vote
         return driver

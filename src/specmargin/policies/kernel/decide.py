@@ -22,6 +22,7 @@ from specmargin.policies.kernel.depth import (
     is_allowed,
     is_budgeted,
     is_probe_due,
+    worth_probing,
 )
 from specmargin.policies.kernel.gains import remember_drafts
 from specmargin.policies.kernel.gate import EarlyStop, Scratch, draft_lengths, ragged_gate
@@ -293,6 +294,18 @@ def draft_by_handle(handle: Handle, batch: int) -> tuple[int, bool]:
 @entry
 def follow_by_handle(handle: Handle) -> None:
     handle.kernel.learned.marks[0].step += 1
+
+
+@entry
+def wish_by_handle(handle: Handle, batch: int, depth: int, steps: int) -> int:
+    """What is worth trying for one step while others decide that `depth` is drafted; −1: nothing. `steps`: since this
+    was last asked."""
+    kernel = handle.kernel
+    within = min(max(batch, 1), kernel.rules.table.rest_seconds.shape[0] - 1)
+    fill_options(kernel, within)
+    if not (0 <= depth < kernel.options.size and is_allowed(kernel, within, depth)):
+        return -1
+    return worth_probing(kernel, within, depth, steps)
 
 
 @entry

@@ -228,11 +228,15 @@ def is_probe_due(kernel: Kernel) -> bool:
 
 @compiled
 def choose_probe(kernel: Kernel, batch: int, current: int) -> int:
-    """The depth to probe in this step; −1: none. Drafts of the current depth are a probe if they are verified whole
-    where a gate would cut them. Needs `fill_options`."""
+    """The depth to probe in this step; −1: none. Needs `fill_options`."""
+    return worth_probing(kernel, batch, current, kernel.rules.tuning[0].probe_every) if is_probe_due(kernel) else -1
+
+
+@compiled
+def worth_probing(kernel: Kernel, batch: int, current: int, steps: int) -> int:
+    """The same after so many steps without a look. Drafts of the current depth are a probe if they are verified whole
+    where a gate would cut them."""
     options, credit = kernel.options, kernel.learned.credit
-    if not is_probe_due(kernel):
-        return -1
     chosen, most = -1, 1.0
     for depth in range(options.size):
         option, cut = options[depth], is_cut(kernel, depth)
@@ -244,7 +248,7 @@ def choose_probe(kernel: Kernel, batch: int, current: int) -> int:
         verified = depth if whole else option.verified
         behind = options[current].log_goodput - (option.whole if whole else option.log_goodput)
         variance = _resolved_variance(kernel, batch, depth, verified, current)
-        due = _add_credit(kernel, depth, behind, variance, whole)
+        due = _add_credit(kernel, depth, behind, variance, whole, steps)
         if due >= most:
             chosen, most = depth, due
     if chosen >= 0:
@@ -257,19 +261,20 @@ def choose_plain_probe(kernel: Kernel, batch: int, current: int, behind: float) 
     """The same where drafts are gated: only plain steps are probed, which are `behind` by the guard's sums."""
     if not (is_probe_due(kernel) and is_allowed(kernel, batch, 0)):
         return -1
-    if _add_credit(kernel, 0, behind, _resolved_variance(kernel, batch, 0, 0, current), True) < 1.0:
+    variance, steps = _resolved_variance(kernel, batch, 0, 0, current), kernel.rules.tuning[0].probe_every
+    if _add_credit(kernel, 0, behind, variance, True, steps) < 1.0:
         return -1
     kernel.learned.credit[0] = 0.0
     return 0
 
 
 @compiled
-def _add_credit(kernel: Kernel, depth: int, behind: float, variance: float, whole: bool) -> float:
-    """Add what knowing this depth better could win until the next look; returns credit over the cost of a probe."""
+def _add_credit(kernel: Kernel, depth: int, behind: float, variance: float, whole: bool, steps: int) -> float:
+    """Add what knowing this depth better could win in so many steps; returns credit over the cost of a probe."""
     tuning, credit, learned = kernel.rules.tuning[0], kernel.learned.credit, kernel.learned
     gain = expected_gain(behind, variance)
     state = learned.marks[0].state
     if whole and (learned.times.timed[state, depth] == 0 or learned.times.doubted[state, depth] != 0):
         gain = max(gain, tuning.cliff)
-    credit[depth] += tuning.probe_every * gain
+    credit[depth] += steps * gain
     return float(credit[depth]) / max(1.0 - math.exp(-max(behind, 0.0)), tuning.probe_cost)
