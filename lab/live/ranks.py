@@ -313,7 +313,7 @@ def played_swing(pair: Pair, policy: str, folder: Path, *, minutes: float) -> Re
     static = {f"static {depth}": (STATIC, depth) for depth in STATIC_DEPTHS}
     with game(pair, policy, folder) as playing:
         for phase in PHASES:
-            planned.append(_phase(playing, phase, static, (VOTES, 0), minutes))
+            planned.append(_phase(playing, phase, static, (VOTES, 0), minutes * phase.share))
         for phase in COSTS_AT:
             planned.append(_phase(playing, phase, {"alone": (STATIC, DEEPEST)}, (PINNED, 0), minutes))
         counted = playing.end()
@@ -362,7 +362,7 @@ def _pairings(counted: dict[int, Played], serials: Sequence[tuple[int, int, int]
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--reference", type=Path, help="a trained pair; default: one with random weights")
-    parser.add_argument("--minutes", type=float, default=6.0, help="of each of the eight phases")
+    parser.add_argument("--minutes", type=float, default=6.0, help="of each of the eight phases, in the mean")
     parser.add_argument("--turns", type=int, default=20, help="turns per measured price")
     parser.add_argument("--output", type=Path, help="write what was counted to this file, as JSON")
     options = parser.parse_args()
