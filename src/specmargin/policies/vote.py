@@ -53,7 +53,7 @@ def voted_depth(rules: VoteRules, votes: Sequence[RankVote], current: int) -> in
 def probed_depth(rules: VoteRules, votes: Sequence[RankVote], current: int, serial: int) -> int | None:
     """A depth to try for one step after the vote of this number; None: none.
 
-    It is what the busiest rank wishes, whose steps are priced best. Now and then there is a probe without a wish: every
+    It is what the busiest rank wishes. Now and then there is a probe without a wish: every
     second of them is of the runner-up, every second other one of the third, and so on, so that what may soon be best,
     and costs least to try, is seen most often.
     """
@@ -102,8 +102,8 @@ def over_lockstep(table: PriceTable, loads: Sequence[int], own: int, verified: i
 class _Load:
     """Of all ranks: drafting and verifying wait for the busiest one, and experts are read for all ranks' positions.
 
-    Times are corrected by what the busiest rank learned, whose steps are priced best: to the others every step seems
-    slow. With equal loads a round takes what the plan says; with others, what `prices/ranks.py` says.
+    Times are corrected by what the busiest rank learned: it timed batches of this size. With equal loads a round takes
+    what the plan says; with others, what `prices/ranks.py` says.
     """
 
     busiest: int
