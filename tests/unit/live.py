@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -14,7 +14,7 @@ import pytest
 from specmargin.acceptance.schema import CalibratorFile
 from specmargin.live.board import Board
 from specmargin.live.capture import Identity
-from specmargin.live.driver import Driver
+from specmargin.live.driver import Agreed, Driver
 from specmargin.live.driver_builder import build_driver
 from specmargin.live.guard import Guard
 from specmargin.live.policy_maker import make_policy
@@ -68,7 +68,7 @@ def built(
     given: dict[str, Any],
     *,
     device_gate: bool = False,
-    agreed: Callable[[], int] | None = None,
+    agreed: Agreed | None = None,
     log: list[str] | None = None,
     **file: Any,
 ) -> Driver:

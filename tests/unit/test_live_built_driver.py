@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from specmargin.live.driver import Driver
+from specmargin.live.driver import Agreed, Driver
 from specmargin.live.gate_messages import Returned, expectation
 from specmargin.live.narrator import Narrator
 from specmargin.live.settings_schema import Mode
@@ -34,7 +34,8 @@ def one_step(driver: Driver, names: list[str], generator: np.random.Generator) -
 @pytest.mark.parametrize(("device_gate", "votes"), [(False, False), (True, False), (False, True)])
 def test_nothing_is_compiled_while_sequences_wait(tmp_path: Path, device_gate: bool, votes: bool) -> None:
     """At any batch, before and after the controller has learned; among ranks that vote, also after their votes end."""
-    driver = built(tmp_path, {"mode": "adaptive"}, device_gate=device_gate, agreed=(lambda: 2) if votes else None)
+    agreed = Agreed(depth=lambda: 2, loads=lambda: (3, 1)) if votes else None
+    driver = built(tmp_path, {"mode": "adaptive"}, device_gate=device_gate, agreed=agreed)
     compiled_functions: tuple[Any, ...] = (
         decide.draft_by_handle,
         decide.follow_by_handle,
@@ -62,15 +63,15 @@ def test_nothing_is_compiled_while_sequences_wait(tmp_path: Path, device_gate: b
 
 
 def test_a_rank_drafts_as_agreed_and_its_steps_count(tmp_path: Path) -> None:
-    agreed = 3
-    driver, generator = built(tmp_path, {"mode": "adaptive"}, agreed=lambda: agreed), np.random.default_rng(0)
+    depth, generator = 3, np.random.default_rng(0)
+    driver = built(tmp_path, {"mode": "adaptive"}, agreed=Agreed(depth=lambda: depth, loads=tuple))
     assert isinstance(driver.policy, Controller)
     for name in "ab":
         driver.add(name, None)
     before = driver.policy.kernel().learned.marks[0].step
     assert {one_step(driver, ["a", "b"], generator) for _ in range(20)} == {3}
     assert driver.policy.kernel().learned.marks[0].step == before + 20
-    agreed = 0
+    depth = 0
     assert one_step(driver, ["a", "b"], generator) == 0
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from specmargin.live.ballot import Ballot
 from specmargin.live.board import Board
-from specmargin.live.driver import Driver
+from specmargin.live.driver import Agreed, Driver
 from specmargin.live.guard import Guard
 from specmargin.live.settings_schema import Mode
 from specmargin.policies.controller import Controller
@@ -44,8 +44,7 @@ class Rank:
             max_depth=DEEPEST,
             guard=Guard(log=print, slowest_seconds=math.inf),
             board=Board(),
-            agreed=lambda: self.ballot.depth,
-            loads=lambda: self.ballot.loads,
+            agreed=Agreed(depth=lambda: self.ballot.depth, loads=lambda: self.ballot.loads),
             time_factors=controller.time_factors,
             learn_every=8,
         )

@@ -54,6 +54,13 @@ class _FinishedStep(NamedTuple):
     drafts: _Drafts  # verified in the step
 
 
+class Agreed(NamedTuple):
+    """What data-parallel ranks know of each other by their votes. They must draft alike."""
+
+    depth: Callable[[], int]
+    loads: Callable[[], Sequence[int]]  # sequences of each rank; none while unknown
+
+
 @dataclass(kw_only=True)
 class Driver:
     mode: Mode
@@ -68,10 +75,7 @@ class Driver:
     # Steps per learning update. A forward pass evicts this code from the CPU caches, and reloading it takes longer than
     # running it.
     learn_every: int = 1
-    # Of data-parallel ranks, which must draft alike: the depth that they voted for. Requests' limits then only shorten
-    # what is verified.
-    agreed: Callable[[], int] | None = None
-    loads: Callable[[], Sequence[int]] | None = None  # of all these ranks, as far as known
+    agreed: Agreed | None = None  # of ranks that vote; requests' limits then only shorten what is verified
     _requests: dict[str, LiveRequest] = field(default_factory=dict)
     _batch: Batch = field(default_factory=lambda: Batch((), {}))  # of the last step
     _drafts: _Drafts = ((), None)
@@ -179,7 +183,7 @@ class Driver:
             if isinstance(policy, Controller):
                 policy.follow()
                 self._followed += 1
-            self._pending = Decision(self.agreed())
+            self._pending = Decision(self.agreed.depth())
             return self._pending.depth
         batch_size = len(request_ids)
         self._pending = decision = _checked_decision(policy, batch_size)
@@ -210,7 +214,7 @@ class Driver:
 
     def show_observing(self) -> None:
         """The ranks do not vote: outcomes are counted, and the engine drafts at its own depth."""
-        self.mode, self.agreed, self.loads = Mode.OBSERVE, None, None
+        self.mode, self.agreed = Mode.OBSERVE, None
         self.board.put("mode", float(list(Mode).index(Mode.OBSERVE)))
 
     def vote(self, load: int) -> RankVote | None:
@@ -226,7 +230,7 @@ class Driver:
         factors = (*verifying, *[1.0] * self.max_depth)[: self.max_depth + 1]
         wish, followed, self._followed = -1, self._followed, 0
         if load and self.agreed is not None and isinstance(policy, Controller):
-            wish = policy.wish(load, self.agreed(), followed)
+            wish = policy.wish(load, self.agreed.depth(), followed)
         return RankVote(
             load=load,
             tokens_by_depth=tuple(tokens.tolist()),
@@ -274,8 +278,8 @@ class Driver:
                 self._drafted = np.zeros(verified.size, dtype=np.int64)
             self._drafted.fill(min(max(drafted, 0), self.max_depth))
             seconds = step.seconds if timed else math.nan
-            if self.loads is not None:
-                seconds *= self._over_lockstep(self.policy, self.loads(), verified, drafted)
+            if self.agreed is not None:
+                seconds *= self._over_lockstep(self.policy, self.agreed.loads(), verified, drafted)
             decision = planned.decision
             outcome = Outcome(
                 decision=decision if step.expected is None else decision._replace(expected=step.expected),

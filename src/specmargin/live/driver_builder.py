@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Literal
 
 import numpy as np
@@ -12,7 +12,7 @@ from specmargin.compiler import HAS_NUMBA
 from specmargin.errors import EngineError
 from specmargin.live.board import Board, board_path
 from specmargin.live.capture import BankWriter, Identity
-from specmargin.live.driver import Driver
+from specmargin.live.driver import Agreed, Driver
 from specmargin.live.guard import Guard
 from specmargin.live.policy_schema import PolicyFile, read_policy, schedule_of
 from specmargin.live.sequences import StepDone
@@ -37,15 +37,13 @@ def build_driver(
     by_rank: bool = False,
     graph_positions: int | Literal["planned"] | None = None,
     tuning: Tuning | None = None,
-    agreed: Callable[[], int] | None = None,
-    loads: Callable[[], Sequence[int]] | None = None,
+    agreed: Agreed | None = None,
 ) -> Driver:
     """`candidates`: depths that the engine captured CUDA graphs for; None: any. `identity`: of the banks, needed to
     capture. `policy`: instead of the file that the settings name. `device_gate`: drafts are gated in the engine's
     workers. `by_rank`: every rank has a driver, and they must decide alike, so no clock counts. `graph_positions`: of
     the largest CUDA graph; None: the engine has none, or one for every step; planned: those of the policy's table.
-    `tuning`: of the controller, in a study of its numbers. `agreed`, `loads`: the depth that data-parallel
-    ranks voted for, and what they said to run."""
+    `tuning`: of the controller, in a study of its numbers. `agreed`: of data-parallel ranks that vote."""
     file = policy or (None if settings.policy is None else read_policy(settings.policy))
     classes = {name: schedule_of(ranges, name) for name, ranges in settings.classes.items()}
 
@@ -67,7 +65,6 @@ def build_driver(
             capture=capture,
             learn_every=1 if by_rank else _LEARN_EVERY,
             agreed=agreed,
-            loads=loads,
         )
 
     _warm_up(make(Guard(log=log, slowest_seconds=math.inf), Board(), None))

@@ -19,7 +19,7 @@ from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.outputs import ModelRunnerOutput
 
 from specmargin.live.board import report_failed_start
-from specmargin.live.driver import Driver
+from specmargin.live.driver import Agreed, Driver
 from specmargin.live.driver_builder import build_driver
 from specmargin.live.gate_messages import ORDER
 from specmargin.live.guard import reason
@@ -210,12 +210,11 @@ class _Decisions(_Observer):
         return settings if voter.problem is None else super()._for_ranks(settings)
 
     def _make_voting_driver(self: Any, voter: Voter, settings: Settings, decides: dict[str, Any]) -> Driver:
-        driver: Driver = super()._make_driver(
-            settings,
-            **decides,
-            agreed=lambda: voter.static_depth if voter.depth is None else voter.depth,
+        agreed = Agreed(
+            depth=lambda: voter.static_depth if voter.depth is None else voter.depth,
             loads=lambda: () if voter.ballot is None else voter.ballot.loads,
         )
+        driver: Driver = super()._make_driver(settings, **decides, agreed=agreed)
         voter.rules, voter.own_vote = driver.vote_rules, self._own_vote
         return driver
 
