@@ -10,14 +10,15 @@ from __future__ import annotations
 import json
 import statistics
 from collections.abc import Callable, Mapping, Sequence
+from itertools import zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from lab.terminal import parser, run
 from specmargin.show.figures.files import check_target, save
-from specmargin.step import FloatArray
+from specmargin.step import FloatArray, IntArray
 
 if TYPE_CHECKING:
     import altair as alt
@@ -32,14 +33,10 @@ class Phase(NamedTuple):
     load: Load
     tokens: int = 0  # that a whole swing commits in it
     temperature: float = 0.0
+    share: float = 1.0  # of the minutes of a phase: more where steps are long and several depths are close
 
     def __str__(self) -> str:
         return f"{' + '.join(map(str, self.load))} | {self.temperature:g}"
-
-    @property
-    def share(self) -> float:
-        """Of the time of an equal part: tokens per step vary most where most drafts are kept."""
-        return 0.6 if self.temperature else 1.4
 
     @property
     def title(self) -> str:
@@ -47,14 +44,14 @@ class Phase(NamedTuple):
 
 
 PHASES = (
-    Phase((1, 0), 300),
-    Phase((4, 1), 600, 1.5),
-    Phase((12, 4), 1600),
-    Phase((16, 16), 1600, 1.5),
-    Phase((3, 3), 900),
-    Phase((1, 1), 300, 1.5),
+    Phase((1, 0), 300, share=1.1),
+    Phase((4, 1), 600, 1.5, share=0.5),
+    Phase((12, 4), 1600, share=1.9),
+    Phase((16, 16), 1600, 1.5, share=0.7),
+    Phase((3, 3), 900, share=1.3),
+    Phase((1, 1), 300, 1.5, share=0.5),
 )
-COSTS_AT = (Phase((1, 1)), Phase((8, 8)))  # where the plug-in's own cost is measured
+COSTS_AT = (Phase((1, 1), share=0.5), Phase((8, 8), share=0.5))  # where the plug-in's own cost is measured
 
 
 class Played(NamedTuple):
@@ -66,6 +63,8 @@ class Played(NamedTuple):
     depths: int = 0  # sum over steps
     draft_seconds: float = 0.0  # of the first rank
     expert_seconds: float = 0.0
+    drafts: tuple[int, ...] = ()  # rounds of a sequence that had at least 1, 2, … drafts to verify
+    kept: tuple[int, ...] = ()  # … and that kept as many
 
     def plus(self, other: Played) -> Played:
         return Played(
@@ -75,11 +74,17 @@ class Played(NamedTuple):
             self.depths + other.depths,
             self.draft_seconds + other.draft_seconds,
             self.expert_seconds + other.expert_seconds,
+            _added(self.drafts, other.drafts),
+            _added(self.kept, other.kept),
         )
 
     @property
     def step_seconds(self) -> float:
         return self.seconds / self.steps
+
+
+def _added(one: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(map(sum, zip_longest(one, other, fillvalue=0)))
 
 
 class Pairing(NamedTuple):
@@ -102,40 +107,67 @@ NAMES = tuple(f"static {depth}" for depth in STATIC_DEPTHS)
 _DRAWS = 1000
 
 
-def ratio(pairs: Sequence[Pairing], votes: Sequence[Played]) -> FloatArray:
-    """Tokens per second of the votes over those of a contestant; the first of pairs as they are, the others drawn anew.
-
-    Seconds per step are compared turn by turn, as the machine's speed changes within seconds. Tokens per step do not
-    depend on it, so that all steps count alike. `votes`: all of the phase.
-    """
-    chance = np.random.default_rng(0)
-    own = np.array([(pair.own.tokens, pair.own.steps) for pair in pairs], float)
-    theirs = np.array([(one.tokens, one.steps) for one in votes], float)
-    slower = np.array([pair.compared(lambda one, vote: one.step_seconds / vote.step_seconds) for pair in pairs])
-    pair_draws, vote_draws = (
-        np.vstack([np.arange(size), chance.integers(0, size, (_DRAWS, size))]) for size in (len(own), len(theirs))
-    )
-    tokens_of_own, tokens_of_votes = own[pair_draws].sum(axis=1), theirs[vote_draws].sum(axis=1)
-    more_tokens = tokens_of_votes[:, 0] / tokens_of_votes[:, 1] * tokens_of_own[:, 1] / tokens_of_own[:, 0]
-    return np.asarray(more_tokens * np.median(slower[pair_draws], axis=(1, 2)))
-
-
 def votes_of(pairs: Mapping[str, Sequence[Pairing]]) -> list[Played]:
     """All turns of a phase."""
     return [turn for of_contestant in pairs.values() for pair in of_contestant for turn in (pair.before, pair.after)]
 
 
-def over(pairs: Mapping[str, Sequence[Pairing]], name: str) -> FloatArray:
-    return ratio(pairs[name], votes_of(pairs))
+def over(pairs: Mapping[str, Sequence[Pairing]], name: str, *, typical: bool = True) -> FloatArray:
+    """Tokens per second of the votes over those of a contestant; the first of pairs as they are, the others drawn anew.
+
+    Seconds per step are compared turn by turn, as the machine's speed changes within seconds: their median, or their
+    geometric mean, in which rare long steps count in full. Tokens per step do not depend on the machine. A draft token
+    is kept equally often, whoever drafted it and however many follow it, so each counts with the share that was kept at
+    its position in all static turns of the phase: texts differ more than depths do, and each turn sees few of them.
+    """
+    chance = np.random.default_rng(0)
+    static = _drawn(_counts([pair.own for one in pairs.values() for pair in one]), chance)
+    survival = static[:, _KEPT] / np.maximum(static[:, _DRAFTS], 1.0)
+    own, votes = _counts([pair.own for pair in pairs[name]]), _counts(votes_of(pairs))
+    rows = _rows(len(own), chance)
+    slower = np.array([pair.compared(lambda one, vote: one.step_seconds / vote.step_seconds) for pair in pairs[name]])
+    middle = np.median(slower[rows], axis=(1, 2)) if typical else np.exp(np.log(slower).mean(axis=1)[rows].mean(axis=1))
+    more_tokens = _tokens(_drawn(votes, chance), survival) / _tokens(own[rows].sum(axis=1), survival)
+    return np.asarray(more_tokens * middle)
 
 
-def over_best(pairs: Mapping[str, Sequence[Pairing]]) -> FloatArray:
+_STEPS, _ROUNDS = range(2)
+_DRAFTS, _KEPT = slice(2, 2 + STATIC_DEPTHS[-1]), slice(2 + STATIC_DEPTHS[-1], 2 + 2 * STATIC_DEPTHS[-1])
+
+
+def _counts(turns: Sequence[Played]) -> FloatArray:
+    """By turn: steps, rounds of a sequence, drafts by position, and those that were kept."""
+    counts = np.zeros((len(turns), _KEPT.stop))
+    for row, turn in zip(counts, turns, strict=True):
+        row[_STEPS], row[_ROUNDS] = turn.steps, turn.tokens - sum(turn.kept)
+        row[_DRAFTS][: len(turn.drafts)], row[_KEPT][: len(turn.kept)] = turn.drafts, turn.kept
+    return counts
+
+
+def _rows(size: int, chance: np.random.Generator) -> IntArray:
+    return np.vstack([np.arange(size), chance.integers(0, size, (_DRAWS, size))])
+
+
+def _drawn(counts: FloatArray, chance: np.random.Generator) -> FloatArray:
+    """Sums over all turns, and over turns that are drawn anew."""
+    size = len(counts)
+    weights = np.vstack([np.ones(size), chance.multinomial(size, np.full(size, 1.0 / size), _DRAWS)])
+    return np.asarray(weights @ counts)
+
+
+def _tokens(counts: FloatArray, survival: FloatArray) -> FloatArray:
+    """Per step."""
+    return np.asarray((counts[:, _ROUNDS] + (counts[:, _DRAFTS] * survival).sum(axis=1)) / counts[:, _STEPS])
+
+
+def over_best(pairs: Mapping[str, Sequence[Pairing]], *, typical: bool = True) -> FloatArray:
     """The best static depth is chosen by one half of the pairs and judged by the other, both ways.
 
     The best of several noisy numbers is too good, if the same numbers say which it is and how good it is.
     """
     halves = [{name: one[start::2] for name, one in pairs.items()} for start in (0, 1)]
-    one, other = over(halves[1], _best(halves[0])), over(halves[0], _best(halves[1]))
+    one = over(halves[1], _best(halves[0]), typical=typical)
+    other = over(halves[0], _best(halves[1]), typical=typical)
     return np.asarray(np.sqrt(one * other))
 
 
@@ -168,14 +200,15 @@ def added(pairs: Sequence[Pairing], of: Callable[[Played, Played], float]) -> Fl
 
 def report(results: Results) -> str:
     """Markdown, as in docs/results/votes.md."""
-    lines = [f"| sequences by rank | temperature | {' | '.join(NAMES)} | votes | their depth | best | votes over it |"]
-    lines += ["| --- | ---: |" + " ---: |" * (len(NAMES) + 2) + " --- | ---: |"]
+    columns = ["sequences by rank", "temperature", *NAMES, "votes", "their depth", "best", "votes over it", "by means"]
+    lines = [f"| {' | '.join(columns)} |", "| --- | ---: |" + " ---: |" * (len(NAMES) + 2) + " --- | ---: | ---: |"]
     for phase, pairs in zip(PHASES, results, strict=False):
         rate, votes = votes_rate(pairs), votes_of(pairs)
         depth = sum(one.depths for one in votes) / sum(one.steps for one in votes)
         ratios = {name: over(pairs, name)[0] for name in NAMES}
         cells = [f"{rate / ratios[name]:,.0f}" for name in NAMES] + [f"{rate:,.0f}", f"{depth:.1f}"]
-        lines += [f"| {phase} | " + " | ".join(cells) + f" | {_best(pairs)} | {_text(over_best(pairs))} |"]
+        cells += [_best(pairs), _text(over_best(pairs)), _text(over_best(pairs, typical=False))]
+        lines += [f"| {phase} | " + " | ".join(cells) + " |"]
     lines += ["", "| votes over | whole swing |", "| --- | ---: |"]
     lines += [f"| {name} | {_text(over_swing(results, name))} |" for name in NAMES]
     lines += ["", "| sequences by rank | ms per step | the plug-in and its votes add | in ms |"]
@@ -212,14 +245,19 @@ def write(results: Results, path: Path, *, recorded: str) -> None:
     path.write_text(json.dumps({"recorded": recorded, "results": kept}) + "\n")
 
 
-def _kept(played: Played) -> tuple[int, float, int, int]:
-    return played.steps, round(played.seconds, 6), played.tokens, played.depths
+def _kept(played: Played) -> list[Any]:
+    counts = [played.steps, round(played.seconds, 6), played.tokens, played.depths]
+    return [*counts, played.drafts, played.kept]
+
+
+def _played(steps: int, seconds: float, tokens: int, depths: int, drafts: list[int], kept: list[int]) -> Played:
+    return Played(steps, seconds, tokens, depths, drafts=tuple(drafts), kept=tuple(kept))
 
 
 def read(path: Path) -> Results:
     results = json.loads(path.read_text())["results"]
     return [
-        {name: [Pairing(*(Played(*one) for one in pair)) for pair in pairs] for name, pairs in phase.items()}
+        {name: [Pairing(*(_played(*one) for one in pair)) for pair in pairs] for name, pairs in phase.items()}
         for phase in results
     ]
 

@@ -45,12 +45,29 @@ class StepLine(NamedTuple):
     depth: int  # of the drafts that are made at the end of the step
     draft_seconds: float
     expert_seconds: float
+    drafts: tuple[int, ...] = ()  # sequences that had at least 1, 2, … drafts to verify
+    kept: tuple[int, ...] = ()  # … and that kept as many
 
     @classmethod
     def of(cls, text: str) -> StepLine:
-        serial, seconds, tokens, sequences, prompt_tokens, depth, drafting, experts = text.split()
+        serial, seconds, tokens, sequences, prompt_tokens, depth, drafting, experts, drafts, kept = text.split(" ")
         counts = (int(tokens), int(sequences), int(prompt_tokens), int(depth))
-        return cls(int(serial), float(seconds), *counts, float(drafting), float(experts))
+        spent = (float(drafting), float(experts))
+        return cls(int(serial), float(seconds), *counts, *spent, _counts(drafts), _counts(kept))
+
+    @property
+    def text(self) -> str:
+        *numbers, drafts, kept = self
+        return " ".join([*map(str, numbers), *(",".join(map(str, counts)) for counts in (drafts, kept))])
+
+
+def _counts(text: str) -> tuple[int, ...]:
+    return tuple(map(int, text.split(","))) if text else ()
+
+
+def at_least(lengths: Sequence[int]) -> tuple[int, ...]:
+    """How many of them are at least 1, 2, …"""
+    return tuple(sum(length >= least for length in lengths) for least in range(1, max(lengths, default=0) + 1))
 
 
 def register() -> None:
@@ -141,6 +158,7 @@ class _Rank:
     turn: Turn = field(default_factory=lambda: Turn(0))
     _ended: float = math.nan
     _counts: tuple[int, int, int, int] = (0, 0, 0, 0)  # tokens, sequences, prompt tokens, depth
+    _drafts: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())  # at least so long, and kept
     _lines: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -181,14 +199,17 @@ class _Rank:
         )
         depth = int(scheduled.num_spec_tokens_to_schedule or 0)
         self._counts = (tokens, len(scheduled.num_scheduled_tokens), prompt_tokens, depth)
+        kept = [max(len(sampled) - 1, 0) for sampled in output.sampled_token_ids]
+        self._drafts = at_least([len(draft) for draft in drafts.values()]), at_least(kept)
         return self._update(scheduled, output, *args, **kwargs)
 
     def end_step(self, running: bool) -> None:
         now = time.perf_counter()
         before, self._spent = self._spent, self._shared.copy()
-        line = StepLine(self.turn.serial, now - self._ended, *self._counts, *map(float, self._spent - before))
-        self._lines.append(" ".join(map(str, line)))
-        self._ended, self._counts = now if running else math.nan, (0, 0, 0, 0)
+        drafting, experts = (self._spent - before).tolist()
+        line = StepLine(self.turn.serial, now - self._ended, *self._counts, drafting, experts, *self._drafts)
+        self._lines.append(line.text)
+        self._ended, self._counts, self._drafts = now if running else math.nan, (0, 0, 0, 0), ((), ())
         turn = self._next_turn()
         if turn.serial != self.turn.serial or not running or len(self._lines) >= 200:
             self._write()

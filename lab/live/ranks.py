@@ -44,9 +44,8 @@ from lab.live.rank_results import (
     Phase,
     Played,
     Results,
-    ratio,
+    over,
     report,
-    votes_of,
     write,
 )
 from lab.live.rank_server import rank_server
@@ -65,8 +64,9 @@ ANSWER_TOKENS = 500
 _PATIENCE = 180.0  # seconds
 PROMPT_TOKENS = 40
 _CONTEXT = 250.0
-_CYCLES = 4  # that are planned at once
-_EQUAL_SHARE, _FAR_BEHIND = 0.15, 1.15  # of a phase; votes over a contestant
+_CYCLES = 8  # that are planned at once
+_EQUAL_SHARE = 0.15  # of a phase, in which all play equally often
+_BEHIND = ((1.15, 1), (1.05, 3))  # votes over a contestant, and in how many of these cycles it plays from then on
 # A rank's scheduler and its worker in one process: in two, both poll for each other and share this machine's cores.
 _ONE_PROCESS = "vllm.v1.executor.uniproc_executor.UniProcExecutor"
 
@@ -161,7 +161,7 @@ class Game:
         """Lines are written when a turn ends."""
         path = self.folder / f"steps-{rank}.txt"
         if not path.exists():
-            return StepLine.of("0 0 0 0 0 0 0 0")
+            return StepLine(0, 0.0, 0, 0, 0, 0, 0.0, 0.0)
         with path.open("rb") as lines:
             lines.seek(max(path.stat().st_size - 1000, 0))
             return StepLine.of(lines.read().decode().splitlines()[-1])
@@ -181,9 +181,7 @@ class Game:
             full = tuple(line.sequences for line in lines) == self._loads.get(serial)
             if since <= SETTLE_STEPS or not full or any(line.prompt_tokens for line in lines):
                 continue
-            first = lines[0]
-            step = Played(1, first.seconds, sum(line.tokens for line in lines), first.depth, *first[-2:])
-            counted[serial] = counted.get(serial, Played()).plus(step)
+            counted[serial] = counted.get(serial, Played()).plus(_step(lines))
         return {serial: one for serial, one in counted.items() if one.steps >= LEAST_STEPS}
 
     def _lines(self) -> list[tuple[StepLine, ...]]:
@@ -194,6 +192,16 @@ class Game:
         return list(
             zip(*([StepLine.of(line) for line in text.read_text().splitlines()] for text in texts), strict=False)
         )
+
+
+def _step(lines: Sequence[StepLine]) -> Played:
+    """Of all ranks."""
+    first = lines[0]
+    tokens, spent = sum(line.tokens for line in lines), (first.draft_seconds, first.expert_seconds)
+    step = Played(1, first.seconds, tokens, first.depth, *spent)
+    for line in lines:
+        step = step.plus(Played(drafts=line.drafts, kept=line.kept))
+    return step
 
 
 @contextmanager
@@ -315,7 +323,7 @@ def played_swing(pair: Pair, policy: str, folder: Path, *, minutes: float) -> Re
         for phase in PHASES:
             planned.append(_phase(playing, phase, static, (VOTES, 0), minutes * phase.share))
         for phase in COSTS_AT:
-            planned.append(_phase(playing, phase, {"alone": (STATIC, DEEPEST)}, (PINNED, 0), minutes))
+            planned.append(_phase(playing, phase, {"alone": (STATIC, DEEPEST)}, (PINNED, 0), minutes * phase.share))
         counted = playing.end()
     results = [{name: _pairings(counted, serials) for name, serials in found.items()} for found in planned]
     for phase, pairs in zip((*PHASES, *COSTS_AT), results, strict=True):
@@ -328,17 +336,13 @@ def played_swing(pair: Pair, policy: str, folder: Path, *, minutes: float) -> Re
 def _phase(
     playing: Game, phase: Phase, others: dict[str, tuple[int, int]], middle: tuple[int, int], minutes: float
 ) -> dict[str, list[tuple[int, int, int]]]:
-    """Who is far behind after a while plays less often from then on."""
+    """Who is behind after a while plays less often from then on."""
     shuffled, found = random.Random(2), {name: list[tuple[int, int, int]]() for name in others}
     playing.set(phase)
     begun, often = time.monotonic(), dict[str, int]()  # in how many of `_CYCLES`
     while (spent := time.monotonic() - begun) < 60.0 * minutes:
         if not often and spent > 60.0 * minutes * _EQUAL_SHARE:
-            counted = playing.counted()
-            for name, serials in found.items():
-                pairs = _pairings(counted, serials)
-                behind = bool(pairs) and ratio(pairs, votes_of({name: pairs}))[0] > _FAR_BEHIND
-                often[name] = 1 if behind else _CYCLES
+            often = _how_often(playing.counted(), found)
         order = list[str]()
         for cycle in range(_CYCLES):
             names = [name for name in others if cycle < often.get(name, _CYCLES)]
@@ -349,6 +353,12 @@ def _phase(
             found[name].append((played[2 * number], played[2 * number + 1], played[2 * number + 2]))
     print(f"{phase.title}: {sum(map(len, found.values()))} turns", flush=True)
     return found
+
+
+def _how_often(counted: dict[int, Played], found: dict[str, list[tuple[int, int, int]]]) -> dict[str, int]:
+    pairs = {name: _pairings(counted, serials) for name, serials in found.items()}
+    ahead = {name: float(over(pairs, name)[0]) if pairs[name] else 1.0 for name in pairs}
+    return {name: next((cycles for far, cycles in _BEHIND if ahead[name] > far), _CYCLES) for name in pairs}
 
 
 def _pairings(counted: dict[int, Played], serials: Sequence[tuple[int, int, int]]) -> list[Pairing]:

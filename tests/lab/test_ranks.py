@@ -21,13 +21,11 @@ from lab.live.rank_results import (
     over,
     over_best,
     over_swing,
-    ratio,
     read,
     report,
-    votes_of,
     write,
 )
-from lab.live.rank_turns import TURN_STEPS, Turn, _Turns, write_turns
+from lab.live.rank_turns import TURN_STEPS, StepLine, Turn, _Turns, at_least, write_turns
 from lab.live.ranks import CALIBRATED, Game, policy_of, price_table, survival_of
 
 from specmargin.policies.vote import RankVote, lockstep_seconds
@@ -112,10 +110,11 @@ def test_a_ratio_of_noisy_turns_is_found_within_its_interval(seed: int, right: f
         Pairing(played(1.0, speed), *(played(right, speed) for _ in range(2)))
         for speed in chance.lognormal(0.0, 0.3, 300)
     ]
-    found = ratio(pairs, votes_of({"one": pairs}))
-    assert found[0] == pytest.approx(right, rel=0.05)
-    low, high = np.quantile(found[1:], [0.005, 0.995])
-    assert 0.97 * low < right < 1.03 * high
+    for typical in (True, False):
+        found = over({"one": pairs}, "one", typical=typical)
+        assert found[0] == pytest.approx(right, rel=0.05)
+        low, high = np.quantile(found[1:], [0.005, 0.995])
+        assert 0.97 * low < right < 1.03 * high
 
 
 def test_the_best_of_equal_depths_is_not_better_than_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,20 +138,58 @@ def test_only_full_steps_without_prompts_and_after_a_switch_count(tmp_path: Path
     game._loads = {1: (2, 1)}
     steps = [(1, 2, 0), (1, 2, 0), (1, 2, 0), (1, 2, 7), (1, 1, 0), (1, 2, 0), (1, 2, 0)]
     for rank in range(RANKS):
-        lines = [f"{serial} 0.1 {count - rank} {count - rank} {prompt} 3 0.01 0.02" for serial, count, prompt in steps]
-        (tmp_path / f"steps-{rank}.txt").write_text("\n".join(lines))
+        lines = [
+            StepLine(serial, 0.1, 2 * (count - rank), count - rank, prompt, 3, 0.01, 0.02, (2 - rank, 1), (2 - rank,))
+            for serial, count, prompt in steps
+        ]
+        (tmp_path / f"steps-{rank}.txt").write_text("".join(f"{line.text}\n" for line in lines))
     counted = game.counted()
-    assert counted[1]._asdict() == pytest.approx(
-        {"steps": 4, "seconds": 0.4, "tokens": 12, "depths": 12, "draft_seconds": 0.04, "expert_seconds": 0.08}
-    )
+    *numbers, drafts, kept = counted[1]
+    assert numbers == pytest.approx([4, 0.4, 24, 12, 0.04, 0.08])
+    assert (drafts, kept) == ((12, 8), (12,))
 
 
 def test_steps_with_a_long_tail_make_nobody_slower() -> None:
     """A mean of eight such steps is mostly longer than one of four."""
     seconds = np.random.default_rng(0).pareto(2.0, (4000, 3, 4)).mean(axis=2) + 1.0
     pairs = [Pairing(*(Played(4, 4.0 * one, 100) for one in turns)) for turns in seconds.tolist()]
-    assert ratio(pairs, votes_of({"one": pairs}))[0] == pytest.approx(1.0, abs=0.01)
+    assert over({"one": pairs}, "one")[0] == pytest.approx(1.0, abs=0.01)
     assert np.median(seconds[:, 1:].mean(axis=1) / seconds[:, 0]) > 1.02
+
+
+def test_tokens_count_by_the_share_of_drafts_that_is_kept_whoever_played() -> None:
+    """Each turn sees other texts, most of which keep all drafts or none: votes at the best depth are level with it."""
+    chance, lengths = np.random.default_rng(0), {"static 3": 3, "static 1": 1}
+
+    def turn(depth: int) -> Played:
+        kept = int(chance.choice([0, depth]))
+        tokens = 4 * (1 + kept)
+        return Played(4, 0.4 + 0.04 * depth, tokens, 4 * depth, drafts=(4,) * depth, kept=(4,) * kept)
+
+    pairs = {name: [Pairing(turn(depth), turn(3), turn(3)) for _ in range(60)] for name, depth in lengths.items()}
+    found = over(pairs, "static 3")
+    assert found[0] == pytest.approx(1.0, abs=1e-9)
+    assert np.ptp(found) < 1e-9
+    assert over(pairs, "static 1")[0] == pytest.approx(2.5 / 1.5 * 0.44 / 0.52, rel=0.15)
+
+
+def test_rare_long_steps_count_in_full_in_a_mean() -> None:
+    """One turn of sixteen of the votes takes twice as long."""
+    pairs = [
+        Pairing(Played(4, 0.4, 100), Played(4, 0.8 if i % 16 == 0 else 0.4, 100), Played(4, 0.4, 100))
+        for i in range(160)
+    ]
+    assert over({"one": pairs}, "one")[0] == pytest.approx(1.0)
+    assert over({"one": pairs}, "one", typical=False)[0] == pytest.approx(2.0 ** (-1 / 32))
+
+
+@given(st.lists(st.integers(0, 7), max_size=20))
+def test_counts_of_drafts_sum_to_their_lengths(lengths: list[int]) -> None:
+    counts = at_least(lengths)
+    assert sum(counts) == sum(lengths)
+    assert all(counts) and list(counts) == sorted(counts, reverse=True)
+    line = StepLine(3, 0.25, 5, 2, 0, 4, 0.1, 0.2, counts, counts[:1])
+    assert StepLine.of(line.text) == line
 
 
 def test_a_recorded_swing_is_read_as_it_was_written_and_drawn(tmp_path: Path) -> None:
