@@ -1,6 +1,8 @@
 """The cells of `served.py`: servers, and arrivals and lengths of every request, drawn beforehand from a seed.
 
-    python -m lab.gpu.served_jobs JOBS.json [--small]     --small: short prompts at low rates, to rehearse on a CPU
+    python -m lab.gpu.served_jobs JOBS.json [--draw N] [--ramp SECONDS] [--small]
+
+--draw: other arrivals and lengths of the same kind; --small: short prompts at low rates, to rehearse on a CPU.
 
 Rates are shares of the load at which an engine without speculation is saturated on such a machine. A trace begins with
 the requests that would be under way at that rate, as prompts with the tokens that they have and outputs with those that
@@ -11,9 +13,9 @@ prompts beside a small batch, whose kernels take the GPU less time than the host
 
 from __future__ import annotations
 
+import argparse
 import json
 import re
-import sys
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -32,6 +34,7 @@ from specmargin.verbs.simulate.serving import serving_of
 BLOCK_TOKENS = 16
 MAX_SEQUENCES, BATCHED_TOKENS, MODEL_LENGTH = 256, 8192, 8448
 RAMP_SECONDS, WINDOW_SECONDS = 10.0, 18.0  # as many cells have to fit into half an hour
+FIRST_DRAW = 33
 SHARES = (85, 30, 60)  # percent of saturation, by importance
 SPREAD = 0.5  # lengths are uniform within this share of their means
 _OVERLOAD, _REQUESTS = 200.0, 1500
@@ -126,11 +129,19 @@ def _under_way(model: Model, mix: tuple[int, int], rate: float) -> float:
     return rate * float(np.mean(result.e2e_seconds[150:450]))
 
 
-def trace(mix: tuple[int, int], rate: float, under_way: int, seed: int) -> dict[str, list[Any]]:
+def trace(
+    mix: tuple[int, int],
+    rate: float,
+    under_way: int,
+    seed: int,
+    *,
+    draw: int = FIRST_DRAW,
+    ramp: float = RAMP_SECONDS,
+) -> dict[str, list[Any]]:
     """Columns in order of arrival; the first request arrives at 0."""
-    drawn = np.random.default_rng([seed, 33])
+    drawn, seconds = np.random.default_rng([seed, draw]), ramp + WINDOW_SECONDS
     prompt, output = (_around(tokens) for tokens in mix)
-    joining = np.sort(drawn.uniform(0.0, _JOINING * RAMP_SECONDS, under_way))
+    joining = np.sort(drawn.uniform(0.0, _JOINING * ramp, under_way))
     # Of the requests under way at some moment, longer ones are more: lengths are drawn in proportion to themselves.
     lengths = drawn.integers(output["least"], output["most"] + 1, 8 * under_way + 8)
     lengths = lengths[drawn.random(lengths.size) < lengths / output["most"]][:under_way]
@@ -138,9 +149,8 @@ def trace(mix: tuple[int, int], rate: float, under_way: int, seed: int) -> dict[
     first = np.stack(
         [joining[: lengths.size], drawn.integers(prompt["least"], prompt["most"] + 1, lengths.size) + past]
     )
-    count = int(3 * rate * (RAMP_SECONDS + WINDOW_SECONDS)) + 16
-    arriving = np.cumsum(drawn.exponential(1.0 / rate, count))
-    arriving = arriving[arriving < RAMP_SECONDS + WINDOW_SECONDS]
+    arriving = np.cumsum(drawn.exponential(1.0 / rate, int(3 * rate * seconds) + 16))
+    arriving = arriving[arriving < seconds]
     arrival = np.concatenate([first[0], arriving])
     prompts = np.concatenate([first[1], drawn.integers(prompt["least"], prompt["most"] + 1, arriving.size)])
     outputs = np.concatenate([lengths - past, drawn.integers(output["least"], output["most"] + 1, arriving.size)])
@@ -195,7 +205,7 @@ def _outside(rows: list[tuple[float, int, int]]) -> dict[str, Any]:
     return {name: list(column) for name, column in zip(names, zip(*rows, strict=True), strict=True)} | {"rate": 0.0}
 
 
-def jobs() -> dict[str, Any]:
+def jobs(draw: int, ramp: float) -> dict[str, Any]:
     traces: dict[str, Any] = {f"{name}-{CALIBRATION}-0": calibration() for name in MODELS}
     traces |= {f"{name}-{HOST}-0": host() for name in MODELS}
     for name, model in MODELS.items():
@@ -204,12 +214,11 @@ def jobs() -> dict[str, Any]:
             for share in SHARES:
                 rate = round(saturated * share / 100.0, 3)
                 under_way = max(round(_under_way(model, lengths, rate)), 1)
-                seed = len(traces)
-                found = trace(lengths, rate, under_way, seed)
+                found = trace(lengths, rate, under_way, len(traces), draw=draw, ramp=ramp)
                 traces[f"{name}-{mix}-{share}"] = {"rate": rate, "saturation": round(saturated, 3), **found}
                 print(f"{name}-{mix}-{share}: {rate}/s, {under_way} under way", flush=True)
     models = {name: asdict(model) | {"table": table(model)} for name, model in MODELS.items()}
-    return _described(models, traces)
+    return _described(models, traces) | {"ramp_seconds": ramp}
 
 
 def small_jobs() -> dict[str, Any]:
@@ -241,12 +250,17 @@ def _described(models: dict[str, Any], traces: dict[str, Any]) -> dict[str, Any]
     }
 
 
-def main(given: list[str]) -> None:
-    made = small_jobs() if "--small" in given else jobs()
-    path = Path(given[0])
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(made, separators=(",", ":")) + "\n")
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("jobs", type=Path)
+    options.add_argument("--draw", type=int, default=FIRST_DRAW)
+    options.add_argument("--ramp", type=float, default=RAMP_SECONDS)
+    options.add_argument("--small", action="store_true")
+    given = options.parse_args()
+    made = small_jobs() if given.small else jobs(given.draw, given.ramp)
+    given.jobs.parent.mkdir(parents=True, exist_ok=True)
+    given.jobs.write_text(json.dumps(made, separators=(",", ":")) + "\n")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()
