@@ -76,7 +76,11 @@ def serving(cell: Cell, prices: Prices) -> Serving:
 
 
 def _corrected(served: Serving, correction: Correction) -> Serving:
-    time = replace(served.scenario.engine_time, kernel_launch_seconds=correction.launch_seconds)
+    time = replace(
+        served.scenario.engine_time,
+        kernel_launch_seconds=correction.launch_seconds,
+        odd_position_seconds=correction.odd_seconds,
+    )
     return replace(served, pricer=CorrectedPricer(replace(served.scenario, engine_time=time), correction))
 
 

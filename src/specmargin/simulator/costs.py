@@ -46,6 +46,9 @@ def target_seconds(simulation: Simulation) -> None:
         prefill = prefill_seconds(tables, positions, step.prompt_tokens, step.attended / step.prompt_tokens)
         if simulation.limits.speculating:
             prefill += tables.draft_prompt_token_seconds * step.prompt_tokens
+        every = positions + step.prompt_tokens
+        if every > tables.graph_limit and every % 4 > 0:
+            prefill += tables.odd_position_seconds * every
         totals.prefill += prefill
         seconds += prefill
     mixed = step.rounds > 0 and step.prompt_tokens > 0
