@@ -3,7 +3,7 @@
 `lab/gpu/served.py` plays that trace on each server. It gives the host's time per launch, how much longer prompts take
 than priced, and how much longer steps and rounds do, by batch. Rounds that vLLM runs in piecewise graphs for want of a
 full one are left out: launches explain them. Where a cell has looked at its host just before and after, the time per
-launch is from there.
+launch is from there. It swings within seconds, so that the simulated host keeps the pace of these prompts, in order.
 """
 
 from __future__ import annotations
@@ -20,9 +20,12 @@ from specmargin.decisions.scenario import Scenario
 from specmargin.prices.launches import DRAFT_PROMPT, HOST_SEQUENCE, HOST_STEP, Graph, launches
 from specmargin.prices.model import ComponentPrice, StepPrice
 from specmargin.simulator.graphs import Graphs
+from specmargin.simulator.tables import StepTables
 from specmargin.step import FloatArray, IntArray, Step
 
 _GRAPH = 512  # prompts beyond it are launched kernel by kernel
+PROMPT_SECONDS = 0.35  # from one idle prompt of such a trace to the next (`lab/gpu/served_jobs.py`)
+LOOK_SECONDS = 0.15  # and of prompts beside a batch
 _LEAST = 4  # steps of a batch size that count
 _IDLE_SECONDS = 0.02
 # More per position where a step's positions are not a multiple of four, with weights in FP8 blocks (`odd_seconds`). In
@@ -87,11 +90,16 @@ class Steps:
 class Correction:
     """Measured over priced seconds: of prompts, and by batch of what the server runs, plain steps or rounds."""
 
-    launch_seconds: float
+    launches: FloatArray  # seconds of each, one prompt after the other
+    apart_seconds: float  # from one of these prompts to the next
     prompts: float
     odd_seconds: float  # of prompts, per position
     batch: FloatArray
     ratio: FloatArray
+
+    @property
+    def launch_seconds(self) -> float:
+        return float(self.launches.mean())
 
     def factor(self, step: Step) -> FloatArray:
         if step.prompt_by_class is not None:
@@ -105,6 +113,12 @@ class CorrectedPricer(Pricer):
     def __init__(self, scenario: Scenario, correction: Correction) -> None:
         super().__init__(scenario)
         self._correction = correction
+
+    def host(self, tables: StepTables, start: float) -> StepTables:
+        """With launches at the recorded pace, from this share of the recording on."""
+        correction = self._correction
+        pace = np.roll(correction.launches / correction.launch_seconds, -int(start * correction.launches.size))
+        return tables._replace(host_pace=np.ascontiguousarray(pace), pace_seconds=correction.apart_seconds)
 
     def _sharing(self, scenario: Scenario) -> Pricer:
         return CorrectedPricer(scenario, self._correction)
@@ -127,11 +141,14 @@ def _scaled(line: ComponentPrice, factor: FloatArray) -> ComponentPrice:
 def correction_of(cell: Cell, pricer: Pricer, graphs: Graphs) -> Correction:
     """`pricer` of the server's model, and the graphs that its steps run in."""
     log, bare = Steps.of(cell.given), pricer.without_launches()
-    launch = float(np.median(_launch_seconds(log, log.idle_prompts, pricer.scenario, speculating=speculates(cell))))
+    launch = _launch_seconds(log, log.idle_prompts, pricer.scenario, speculating=speculates(cell))
+    middle = float(np.median(launch))
+    prompts = _prompts(log, bare, middle)
+    odd = _odd_seconds(log, bare, middle, prompts) if cell.given["model"]["weights"] == "fp8-block" else 0.0
     batch, ratio = _by_batch(log, bare, graphs)
-    prompts = _prompts(log, bare, launch)
-    odd = _odd_seconds(log, bare, launch, prompts) if cell.given["model"]["weights"] == "fp8-block" else 0.0
-    return Correction(launch_seconds=launch, prompts=prompts, odd_seconds=odd, batch=batch, ratio=ratio)
+    return Correction(
+        launches=launch, apart_seconds=PROMPT_SECONDS, prompts=prompts, odd_seconds=odd, batch=batch, ratio=ratio
+    )
 
 
 def host_looks(cell: Cell, scenario: Scenario) -> list[FloatArray]:

@@ -56,6 +56,8 @@ class StepTables(NamedTuple):
     overlap: float  # hit rate of overlapped drafting; negative if drafting follows verification
     host_step_seconds: float  # of the host before it launches a step
     host_sequence_seconds: float
+    host_pace: FloatArray  # what launches take over their mean, in one span of time after the other, in circles
+    pace_seconds: float  # of a span
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,6 +121,8 @@ def step_tables(
         overlap=-1.0 if drafter.hit_rate is None else drafter.hit_rate,
         host_step_seconds=engine.kernel_launch_seconds * HOST_STEP,
         host_sequence_seconds=engine.kernel_launch_seconds * HOST_SEQUENCE,
+        host_pace=np.ones(1),
+        pace_seconds=1.0,
     )
 
 
