@@ -1,16 +1,17 @@
 """Prices corrected by steps of such a server outside of the cells: idle prompts, and batches that shrink.
 
 `lab/gpu/served.py` plays that trace on each server. It gives the host's time per launch, how much longer prompts take
-than priced, and how much longer steps and rounds do, by batch. Rounds that vLLM runs in piecewise graphs for want of a
-full one are left out: launches explain them. Where a cell has looked at its host just before and after, the time per
-launch is from there. It swings within seconds, so that the simulated host keeps the pace of these prompts, in order.
+than priced by their tokens, and how much longer steps and rounds do, by batch. Rounds that vLLM runs in piecewise
+graphs for want of a full one are left out: launches explain them. Where a cell has looked at its host just before and
+after, the time per launch is from there. It swings within seconds, so that the simulated host keeps the pace of these
+prompts, in order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -86,14 +87,34 @@ class Steps:
         return np.flatnonzero((chosen & alone)[:-1])
 
 
+class IdlePrompt(NamedTuple):
+    """A prompt in an idle engine whose kernels outlast their launches."""
+
+    tokens: int
+    seconds: float  # of its kernels
+    priced_seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prompts:
+    """Measured over priced seconds, by prompt tokens of a step; and what a position takes more in a step whose
+    positions are no multiple of four."""
+
+    tokens: FloatArray
+    ratio: FloatArray
+    odd_seconds: float
+
+    def factor(self, tokens: FloatArray) -> FloatArray:
+        return np.asarray(np.interp(np.log(np.maximum(tokens, 1.0)), np.log(self.tokens), self.ratio))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Correction:
     """Measured over priced seconds: of prompts, and by batch of what the server runs, plain steps or rounds."""
 
     launches: FloatArray  # seconds of each, one prompt after the other
     apart_seconds: float  # from one of these prompts to the next
-    prompts: float
-    odd_seconds: float  # of prompts, per position
+    prompts: Prompts
     batch: FloatArray
     ratio: FloatArray
 
@@ -103,7 +124,7 @@ class Correction:
 
     def factor(self, step: Step) -> FloatArray:
         if step.prompt_by_class is not None:
-            return np.asarray(self.prompts)
+            return self.prompts.factor(step.total(step.run_by_class * (step.prompt_by_class > 0)))
         return np.asarray(np.interp(np.log(np.maximum(step.sequences, 1.0)), np.log(self.batch), self.ratio))
 
 
@@ -138,16 +159,16 @@ def _scaled(line: ComponentPrice, factor: FloatArray) -> ComponentPrice:
     )
 
 
-def correction_of(cell: Cell, pricer: Pricer, graphs: Graphs) -> Correction:
-    """`pricer` of the server's model, and the graphs that its steps run in."""
+def correction_of(cell: Cell, pricer: Pricer, graphs: Graphs, idle: Sequence[IdlePrompt]) -> Correction:
+    """`pricer` of the server's model, and the graphs that its steps run in; `idle`: of all servers of this model."""
     log, bare = Steps.of(cell.given), pricer.without_launches()
-    launch = _launch_seconds(log, log.idle_prompts, pricer.scenario, speculating=speculates(cell))
-    middle = float(np.median(launch))
-    prompts = _prompts(log, bare, middle)
-    odd = _odd_seconds(log, bare, middle, prompts) if cell.given["model"]["weights"] == "fp8-block" else 0.0
     batch, ratio = _by_batch(log, bare, graphs)
     return Correction(
-        launches=launch, apart_seconds=PROMPT_SECONDS, prompts=prompts, odd_seconds=odd, batch=batch, ratio=ratio
+        launches=_launch_seconds(log, log.idle_prompts, pricer.scenario, speculating=speculates(cell)),
+        apart_seconds=PROMPT_SECONDS,
+        prompts=prompts_of(idle, blocks=cell.given["model"]["weights"] == "fp8-block"),
+        batch=batch,
+        ratio=ratio,
     )
 
 
@@ -171,33 +192,35 @@ def _launch_seconds(log: Steps, chosen: IntArray, scenario: Scenario, *, specula
     return np.asarray((log.begun[chosen + 1] - log.begun[chosen]) / (kernels + host))
 
 
-def _prompts(log: Steps, bare: Pricer, launch_seconds: float) -> float:
-    """Of prompts whose tokens are a multiple of four."""
-    bound = _gpu_bound(log, launch_seconds)
-    ratios = [seconds / _priced(log, i, bare) for i, seconds in bound if log.prompt_tokens[i] % 4 == 0]
-    return float(np.median(ratios)) if ratios else 1.0
+def prompts_of(idle: Sequence[IdlePrompt], *, blocks: bool) -> Prompts:
+    """`blocks`: weights are in FP8 blocks. Prompts shorter than those whose kernels were seen are corrected alike."""
+    even = sorted({one.tokens for one in idle if one.tokens % 4 == 0})
+    ratios = [[one.seconds / one.priced_seconds for one in idle if one.tokens == tokens] for tokens in even]
+    found = Prompts(
+        tokens=np.array(even or [1.0], dtype=np.float64),
+        ratio=np.array([float(np.median(every)) for every in ratios] or [1.0]),
+        odd_seconds=0.0,
+    )
+    return replace(found, odd_seconds=_odd_seconds(idle, found)) if blocks else found
 
 
-def _odd_seconds(log: Steps, bare: Pricer, launch_seconds: float, prompts: float) -> float:
-    """Per position, of other prompts; if none were played, as in the cells of served-h200."""
-    bound = [(i, seconds) for i, seconds in _gpu_bound(log, launch_seconds) if log.prompt_tokens[i] % 4]
-    more = [(seconds - prompts * _priced(log, i, bare)) / log.prompt_tokens[i] for i, seconds in bound]
+def _odd_seconds(idle: Sequence[IdlePrompt], even: Prompts) -> float:
+    """If no such prompts were played, as in the cells of served-h200."""
+    odd = [one for one in idle if one.tokens % 4 > 0]
+    more = [(one.seconds - even.factor(np.array(one.tokens)) * one.priced_seconds) / one.tokens for one in odd]
     return max(float(np.median(more)), 0.0) if more else _ODD_SECONDS
 
 
-def _gpu_bound(log: Steps, launch_seconds: float) -> list[tuple[int, float]]:
-    """Idle prompts whose kernels outlast their launches, and the seconds of these kernels."""
-    found = []
+def idle_prompts(cell: Cell, pricer: Pricer) -> list[IdlePrompt]:
+    log, bare, found = Steps.of(cell.given), pricer.without_launches(), []
+    launch = np.median(_launch_seconds(log, log.idle_prompts, pricer.scenario, speculating=speculates(cell)))
     for i in log.idle_prompts:
         launched, took = log.begun[i + 1] - log.begun[i], log.ended[i] - log.begun[i]
-        if took > _HOST_BOUND * (launched + HOST_STEP * launch_seconds):
-            found.append((int(i), float(took - HOST_STEP * launch_seconds)))
+        if took > _HOST_BOUND * (launched + HOST_STEP * launch):
+            step = Step.prompts(count=1, tokens=float(log.prompt_tokens[i]), context=0.0)
+            priced = float(bare.verify(step).total_seconds)
+            found.append(IdlePrompt(int(log.prompt_tokens[i]), float(took - HOST_STEP * launch), priced))
     return found
-
-
-def _priced(log: Steps, index: int, bare: Pricer) -> float:
-    step = Step.prompts(count=1, tokens=float(log.prompt_tokens[index]), context=0.0)
-    return float(bare.verify(step).total_seconds)
 
 
 def _by_batch(log: Steps, bare: Pricer, graphs: Graphs) -> tuple[FloatArray, FloatArray]:

@@ -17,6 +17,7 @@ from lab.validation.cells.calibrated import (
     Correction,
     correction_of,
     host_looks,
+    idle_prompts,
     speculates,
 )
 from lab.validation.cells.observed import Cell, Played, Requests, Steps, depth_shares, figures, read_cell, read_cells
@@ -103,7 +104,7 @@ def _corrected(served: Serving, correction: Correction) -> Serving:
     time = replace(
         served.scenario.engine_time,
         kernel_launch_seconds=correction.launch_seconds,
-        odd_position_seconds=correction.odd_seconds,
+        odd_position_seconds=correction.prompts.odd_seconds,
     )
     return replace(served, pricer=CorrectedPricer(replace(served.scenario, engine_time=time), correction))
 
@@ -135,7 +136,10 @@ def _calibration(path: Path) -> Correction:
     recorded = read_cell(path)
     served, choice = serving(recorded, Prices(name="")), contestant(recorded)
     plain = PolicyChoice(name="none", policy=FixedDepth(depth=0), held_depth=None)
-    return correction_of(recorded, served.pricer, graphs_of(served, choice or plain))
+    # Kernels of prompts are those of the model: on a slow host only the longest outlast their launches.
+    others = [read_cell(other) for other in sorted(path.parent.glob(f"{path.name.rpartition('-')[0]}-*.json.gz"))]
+    idle = [one for other in others for one in idle_prompts(other, served.pricer)]
+    return correction_of(recorded, served.pricer, graphs_of(served, choice or plain), idle)
 
 
 def _write_trace(cell: Cell, path: Path) -> None:
