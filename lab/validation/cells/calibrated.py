@@ -197,7 +197,7 @@ def prompts_of(idle: Sequence[IdlePrompt], *, blocks: bool) -> Prompts:
     even = sorted({one.tokens for one in idle if one.tokens % 4 == 0})
     ratios = [[one.seconds / one.priced_seconds for one in idle if one.tokens == tokens] for tokens in even]
     found = Prompts(
-        tokens=np.array(even or [1.0], dtype=np.float64),
+        tokens=np.array(even or [1], dtype=np.float64),
         ratio=np.array([float(np.median(every)) for every in ratios] or [1.0]),
         odd_seconds=0.0,
     )
