@@ -186,7 +186,8 @@ def table(model: Model) -> list[list[int]]:
 
 
 def calibration() -> dict[str, Any]:
-    rows = [(IDLE_SECONDS * i, tokens, 2) for i, tokens in enumerate(2 * IDLE_PROMPTS)]
+    prompts = [*IDLE_PROMPTS, *(tokens + 1 for tokens in IDLE_PROMPTS)]  # some are no multiple of four
+    rows = [(IDLE_SECONDS * i, tokens, 2) for i, tokens in enumerate(prompts)]
     at = IDLE_SECONDS * (len(rows) + 1)
     for sequences, tokens, first, more in STAIRS:
         rows += [(at + 0.001 * i, tokens, first + more * i) for i in range(sequences)]

@@ -9,8 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from lab.gpu.served_jobs import HOST_EVERY, IDLE_SECONDS
 from lab.validation.cells import report
 from lab.validation.cells.__main__ import corrected_prices, latest
+from lab.validation.cells.calibrated import LOOK_SECONDS, PROMPT_SECONDS, CorrectedPricer
 from lab.validation.cells.judged import Judged, judge, median_errors, rankings
 from lab.validation.cells.observed import FIGURES, Cell, Played, Requests, Steps, depth_shares, figures, read_cells
 from lab.validation.cells.predicted import Prediction, Prices, calibration, contestant, serving
@@ -19,6 +21,7 @@ from lab import DATA
 from specmargin.errors import InputError
 from specmargin.prices.launches import HOST_SEQUENCE, HOST_STEP, Graph, launches
 from specmargin.simulator.results import Slo
+from specmargin.simulator.run import tables_of
 
 CPU = DATA / "measurements" / "served-cpu"
 TARGET = Slo(ttft_seconds=0.5, tpot_seconds=0.03)
@@ -173,6 +176,24 @@ def test_prompts_around_a_cell_show_how_fast_its_host_launches_kernels() -> None
     looked = Cell(folder=cell.folder, given={**cell.given, "host": [host(50.0), host(70.0)]}, played=cell.played)
     assert calibration(looked, CORRECTED).launch_seconds == pytest.approx(60e-6, rel=1e-3)
     assert calibration(looked, CORRECTED).launch_seconds < calibration(cell, CORRECTED).launch_seconds
+
+
+def test_hosts_keep_the_pace_that_was_recorded() -> None:
+    """222 prompts in 14 looks, each 0.15 s after the one before: a run that begins in the middle meets them later."""
+    cell = next(cell for cell in read_cells(PLAIN) if cell.name == "glm-chat-30-none")
+    served, found = serving(cell, ALL_LOOKS), calibration(cell, ALL_LOOKS)
+    assert isinstance(served.pricer, CorrectedPricer) and found.launches.size == 222
+    whole, half = (served.pricer.host(tables_of(served), start) for start in (0.0, 0.5))
+    assert whole.host_pace.mean() == pytest.approx(1.0) and whole.pace_seconds == LOOK_SECONDS == HOST_EVERY
+    assert PROMPT_SECONDS == IDLE_SECONDS
+    assert np.array_equal(half.host_pace, np.roll(whole.host_pace, -111)) and whole.host_pace.std() > 0.1
+
+
+def test_prompts_of_the_calibrations_are_multiples_of_four() -> None:
+    """So what others take more in FP8 blocks is from the cells of served-h200, and nothing in bf16."""
+    cells = {cell.name: cell for cell in read_cells(H200)}
+    assert calibration(cells["glm-code-85-none"], CORRECTED).prompts.odd_seconds == pytest.approx(8.4e-6)
+    assert calibration(cells["qwen-code-85-none"], CORRECTED).prompts.odd_seconds == 0.0
 
 
 def test_looks_at_a_host_are_of_its_cells_or_of_all() -> None:

@@ -17,7 +17,8 @@ from specmargin.modes import POLICIES
 from specmargin.simulator.engine import EngineSettings, KvBudget
 from specmargin.simulator.results import Result, Slo
 from specmargin.simulator.rounds import captured_rounds, drawn_rounds
-from specmargin.simulator.run import simulate, tables_of
+from specmargin.simulator.run import prepare, simulate, tables_of
+from specmargin.simulator.serving import Serving
 from specmargin.simulator.traces import read_trace
 from specmargin.simulator.workload import (
     Category,
@@ -100,13 +101,17 @@ def test_a_step_that_is_scheduled_ahead_sees_requests_one_step_later() -> None:
 
 
 def _launched(arrivals: list[float], *, microseconds: float = 60.0) -> Result:
-    """Prompts of 2,000 tokens at these moments, on a host whose launches take longer than their kernels."""
-    prompts, outputs = np.full(len(arrivals), 2000), np.full(len(arrivals), 40)
+    return simulate(_launching(arrivals, microseconds=microseconds), log_steps=True)
+
+
+def _launching(arrivals: list[float], *, microseconds: float = 60.0, tokens: int = 2000) -> Serving:
+    """Prompts at these moments, on a host whose launches take longer than their kernels."""
+    prompts, outputs = np.full(len(arrivals), tokens), np.full(len(arrivals), 40)
     requests = Trace(arrival_seconds=np.array(arrivals), prompt_tokens=prompts, output_tokens=outputs, source="test")
     one = serving(arrivals=requests, engine=LARGE)
     launch = 1e-6 * microseconds
     time = replace(one.scenario.engine_time, plain_ahead=True, kernel_launch_seconds=launch, graph_limit=512)
-    return simulate(replace(one, pricer=Pricer(replace(one.scenario, engine_time=time))), log_steps=True)
+    return replace(one, pricer=Pricer(replace(one.scenario, engine_time=time)))
 
 
 def test_a_first_token_waits_for_the_launches_of_the_next_prompt() -> None:
@@ -123,6 +128,31 @@ def test_launches_overlap_with_the_step_before() -> None:
     before = steps["seconds"][second - 1]
     assert steps["sequences"][second] == 1
     assert steps["seconds"][first] - steps["seconds"][second] == pytest.approx(before, rel=0.05)
+
+
+def test_launches_keep_the_pace_of_a_recorded_host() -> None:
+    """Two prompts on idle engines, 12 s apart, on a host that is half as fast every other 10 s."""
+    run = prepare(_launching([0.0, 12.0]), log_steps=True)
+    tables = run.simulation.tables._replace(host_pace=np.array([1.0, 2.0]), pace_seconds=10.0)
+    run.simulation = run.simulation._replace(tables=tables)
+    run.play(lambda _: None)
+    steps = run.logged_steps()
+    first, second = steps["seconds"][steps["prefill_tokens"] > 0]
+    assert second == pytest.approx(2.0 * first, rel=0.02)
+
+
+def test_prompts_take_longer_where_positions_are_no_multiple_of_four() -> None:
+    """If that was measured. Decode steps, and steps in a graph, do not."""
+
+    def seconds(tokens: int, odd_position_seconds: float) -> tuple[float, float]:
+        one = _launching([0.0], microseconds=1.0, tokens=tokens)
+        time = replace(one.scenario.engine_time, odd_position_seconds=odd_position_seconds)
+        steps = simulate(replace(one, pricer=Pricer(replace(one.scenario, engine_time=time))), log_steps=True).steps
+        return steps["seconds"][0], steps["seconds"][1:].sum()
+
+    for tokens, more in ((2000, 0.0), (2001, 2001e-5), (2002, 2002e-5), (2004, 0.0), (301, 0.0)):
+        (even, decoding), (odd, still) = seconds(tokens, 0.0), seconds(tokens, 1e-5)
+        assert odd - even == pytest.approx(more, abs=1e-9) and still == pytest.approx(decoding)
 
 
 def test_littles_law() -> None:

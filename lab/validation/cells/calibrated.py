@@ -1,16 +1,17 @@
 """Prices corrected by steps of such a server outside of the cells: idle prompts, and batches that shrink.
 
 `lab/gpu/served.py` plays that trace on each server. It gives the host's time per launch, how much longer prompts take
-than priced, and how much longer steps and rounds do, by batch. Rounds that vLLM runs in piecewise graphs for want of a
-full one are left out: launches explain them. Where a cell has looked at its host just before and after, the time per
-launch is from there.
+than priced by their tokens, and how much longer steps and rounds do, by batch. Rounds that vLLM runs in piecewise
+graphs for want of a full one are left out: launches explain them. Where a cell has looked at its host just before and
+after, the time per launch is from there. It swings within seconds, so that the simulated host keeps the pace of these
+prompts, in order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,11 +21,18 @@ from specmargin.decisions.scenario import Scenario
 from specmargin.prices.launches import DRAFT_PROMPT, HOST_SEQUENCE, HOST_STEP, Graph, launches
 from specmargin.prices.model import ComponentPrice, StepPrice
 from specmargin.simulator.graphs import Graphs
+from specmargin.simulator.tables import StepTables
 from specmargin.step import FloatArray, IntArray, Step
 
 _GRAPH = 512  # prompts beyond it are launched kernel by kernel
+PROMPT_SECONDS = 0.35  # from one idle prompt of such a trace to the next (`lab/gpu/served_jobs.py`)
+LOOK_SECONDS = 0.15  # and of prompts beside a batch
 _LEAST = 4  # steps of a batch size that count
 _IDLE_SECONDS = 0.02
+# More per position where a step's positions are not a multiple of four, with weights in FP8 blocks (`odd_seconds`). In
+# the GLM cells without speculation, 25 such steps whose kernels outlast their launches take 29.0 to 30.8 µs per
+# position, two others 21.3 and 22.1 and idle prompts 21.6. The calibrations so far only have multiples of four.
+_ODD_SECONDS = 8.4e-6
 _HOST_BOUND = 1.1  # a prompt that takes no more than this times its launches does not show what its kernels take
 
 
@@ -79,18 +87,44 @@ class Steps:
         return np.flatnonzero((chosen & alone)[:-1])
 
 
+class IdlePrompt(NamedTuple):
+    """A prompt in an idle engine whose kernels outlast their launches."""
+
+    tokens: int
+    seconds: float  # of its kernels
+    priced_seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prompts:
+    """Measured over priced seconds, by prompt tokens of a step; and what a position takes more in a step whose
+    positions are no multiple of four."""
+
+    tokens: FloatArray
+    ratio: FloatArray
+    odd_seconds: float
+
+    def factor(self, tokens: FloatArray) -> FloatArray:
+        return np.asarray(np.interp(np.log(np.maximum(tokens, 1.0)), np.log(self.tokens), self.ratio))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Correction:
     """Measured over priced seconds: of prompts, and by batch of what the server runs, plain steps or rounds."""
 
-    launch_seconds: float
-    prompts: float
+    launches: FloatArray  # seconds of each, one prompt after the other
+    apart_seconds: float  # from one of these prompts to the next
+    prompts: Prompts
     batch: FloatArray
     ratio: FloatArray
 
+    @property
+    def launch_seconds(self) -> float:
+        return float(self.launches.mean())
+
     def factor(self, step: Step) -> FloatArray:
         if step.prompt_by_class is not None:
-            return np.asarray(self.prompts)
+            return self.prompts.factor(step.total(step.run_by_class * (step.prompt_by_class > 0)))
         return np.asarray(np.interp(np.log(np.maximum(step.sequences, 1.0)), np.log(self.batch), self.ratio))
 
 
@@ -100,6 +134,12 @@ class CorrectedPricer(Pricer):
     def __init__(self, scenario: Scenario, correction: Correction) -> None:
         super().__init__(scenario)
         self._correction = correction
+
+    def host(self, tables: StepTables, start: float) -> StepTables:
+        """With launches at the recorded pace, from this share of the recording on."""
+        correction = self._correction
+        pace = np.roll(correction.launches / correction.launch_seconds, -int(start * correction.launches.size))
+        return tables._replace(host_pace=np.ascontiguousarray(pace), pace_seconds=correction.apart_seconds)
 
     def _sharing(self, scenario: Scenario) -> Pricer:
         return CorrectedPricer(scenario, self._correction)
@@ -119,12 +159,17 @@ def _scaled(line: ComponentPrice, factor: FloatArray) -> ComponentPrice:
     )
 
 
-def correction_of(cell: Cell, pricer: Pricer, graphs: Graphs) -> Correction:
-    """`pricer` of the server's model, and the graphs that its steps run in."""
+def correction_of(cell: Cell, pricer: Pricer, graphs: Graphs, idle: Sequence[IdlePrompt]) -> Correction:
+    """`pricer` of the server's model, and the graphs that its steps run in; `idle`: of all servers of this model."""
     log, bare = Steps.of(cell.given), pricer.without_launches()
-    launch = float(np.median(_launch_seconds(log, log.idle_prompts, pricer.scenario, speculating=speculates(cell))))
     batch, ratio = _by_batch(log, bare, graphs)
-    return Correction(launch_seconds=launch, prompts=_prompts(log, bare, launch), batch=batch, ratio=ratio)
+    return Correction(
+        launches=_launch_seconds(log, log.idle_prompts, pricer.scenario, speculating=speculates(cell)),
+        apart_seconds=PROMPT_SECONDS,
+        prompts=prompts_of(idle, blocks=cell.given["model"]["weights"] == "fp8-block"),
+        batch=batch,
+        ratio=ratio,
+    )
 
 
 def host_looks(cell: Cell, scenario: Scenario) -> list[FloatArray]:
@@ -147,14 +192,35 @@ def _launch_seconds(log: Steps, chosen: IntArray, scenario: Scenario, *, specula
     return np.asarray((log.begun[chosen + 1] - log.begun[chosen]) / (kernels + host))
 
 
-def _prompts(log: Steps, bare: Pricer, launch_seconds: float) -> float:
-    ratios = []
+def prompts_of(idle: Sequence[IdlePrompt], *, blocks: bool) -> Prompts:
+    """`blocks`: weights are in FP8 blocks. Prompts shorter than those whose kernels were seen are corrected alike."""
+    even = sorted({one.tokens for one in idle if one.tokens % 4 == 0})
+    ratios = [[one.seconds / one.priced_seconds for one in idle if one.tokens == tokens] for tokens in even]
+    found = Prompts(
+        tokens=np.array(even or [1], dtype=np.float64),
+        ratio=np.array([float(np.median(every)) for every in ratios] or [1.0]),
+        odd_seconds=0.0,
+    )
+    return replace(found, odd_seconds=_odd_seconds(idle, found)) if blocks else found
+
+
+def _odd_seconds(idle: Sequence[IdlePrompt], even: Prompts) -> float:
+    """If no such prompts were played, as in the cells of served-h200."""
+    odd = [one for one in idle if one.tokens % 4 > 0]
+    more = [(one.seconds - even.factor(np.array(one.tokens)) * one.priced_seconds) / one.tokens for one in odd]
+    return max(float(np.median(more)), 0.0) if more else _ODD_SECONDS
+
+
+def idle_prompts(cell: Cell, pricer: Pricer) -> list[IdlePrompt]:
+    log, bare, found = Steps.of(cell.given), pricer.without_launches(), []
+    launch = np.median(_launch_seconds(log, log.idle_prompts, pricer.scenario, speculating=speculates(cell)))
     for i in log.idle_prompts:
-        launched = log.begun[i + 1] - log.begun[i]
-        if (took := log.ended[i] - log.begun[i]) > _HOST_BOUND * (launched + HOST_STEP * launch_seconds):
+        launched, took = log.begun[i + 1] - log.begun[i], log.ended[i] - log.begun[i]
+        if took > _HOST_BOUND * (launched + HOST_STEP * launch):
             step = Step.prompts(count=1, tokens=float(log.prompt_tokens[i]), context=0.0)
-            ratios.append((took - HOST_STEP * launch_seconds) / float(bare.verify(step).total_seconds))
-    return float(np.median(ratios)) if ratios else 1.0
+            priced = float(bare.verify(step).total_seconds)
+            found.append(IdlePrompt(int(log.prompt_tokens[i]), float(took - HOST_STEP * launch), priced))
+    return found
 
 
 def _by_batch(log: Steps, bare: Pricer, graphs: Graphs) -> tuple[FloatArray, FloatArray]:

@@ -11,7 +11,15 @@ from typing import Any
 
 import numpy as np
 
-from lab.validation.cells.calibrated import CorrectedPricer, Correction, correction_of, host_looks, speculates
+from lab.validation.cells.calibrated import (
+    LOOK_SECONDS,
+    CorrectedPricer,
+    Correction,
+    correction_of,
+    host_looks,
+    idle_prompts,
+    speculates,
+)
 from lab.validation.cells.observed import Cell, Played, Requests, Steps, depth_shares, figures, read_cell, read_cells
 from specmargin.decisions.pricer import Pricer
 from specmargin.errors import InputError
@@ -20,12 +28,14 @@ from specmargin.prices.model import EngineTime
 from specmargin.simulator.engine import BLOCK_TOKENS
 from specmargin.simulator.policies import PolicyChoice
 from specmargin.simulator.results import Result, Slo
-from specmargin.simulator.run import graphs_of, simulate
+from specmargin.simulator.run import graphs_of, prepare, simulate
 from specmargin.simulator.serving import Serving
+from specmargin.step import FloatArray
 from specmargin.verbs.simulate.request_schema import SimulateRequest
 from specmargin.verbs.simulate.serving import serving_of
 
 SEEDS = (0, 1, 2)  # of accepted drafts; figures are means over them
+STARTS = 6  # moments of a recorded host that runs begin at
 _GPU = "h200"  # of cells that name none
 _TRACE = {"arrival_seconds": "sent_seconds", "prompt_tokens": "prompt_tokens", "output_tokens": "output_tokens"}
 
@@ -51,15 +61,30 @@ class Prediction:
 
 
 def predict(cell: Cell, prices: Prices, slo: Slo) -> Prediction:
-    served, choice = serving(cell, prices), contestant(cell)
-    seeds = SEEDS if choice is not None else SEEDS[:1]  # nothing is drawn without drafts
-    runs = [_played(simulate(replace(served, seed=seed), choice=choice, log_steps=True), cell) for seed in seeds]
+    runs = [_played(run, cell) for run in _runs(serving(cell, prices), contestant(cell))]
     every = [figures(run, cell.window, slo) for run in runs]
     shares = [depth_shares(run, cell.window) for run in runs]
     return Prediction(
         figures={name: float(np.mean([found[name] for found in every])) for name in every[0]},
         depth_shares={k: float(np.mean([share.get(k, 0.0) for share in shares])) for k in sorted(set().union(*shares))},
     )
+
+
+def _runs(served: Serving, choice: PolicyChoice | None) -> list[Result]:
+    """From different drafts, and from different moments of a host whose pace was recorded."""
+    if isinstance(served.pricer, CorrectedPricer):
+        return [_run(served, served.pricer, choice, index) for index in range(STARTS)]
+    seeds = SEEDS if choice is not None else SEEDS[:1]  # nothing is drawn without drafts
+    return [simulate(replace(served, seed=seed), choice=choice, log_steps=True) for seed in seeds]
+
+
+def _run(served: Serving, pricer: CorrectedPricer, choice: PolicyChoice | None, index: int) -> Result:
+    served = replace(served, seed=SEEDS[index % len(SEEDS)])
+    run = prepare(served, choice=choice, log_steps=True)
+    tables = pricer.host(run.simulation.tables, index / STARTS)
+    run.simulation = run.simulation._replace(tables=tables)
+    run.play(lambda _: None)
+    return Result.of(served, run.simulation, run.logged_steps(), drawn=run.drawn)
 
 
 def serving(cell: Cell, prices: Prices) -> Serving:
@@ -76,7 +101,11 @@ def serving(cell: Cell, prices: Prices) -> Serving:
 
 
 def _corrected(served: Serving, correction: Correction) -> Serving:
-    time = replace(served.scenario.engine_time, kernel_launch_seconds=correction.launch_seconds)
+    time = replace(
+        served.scenario.engine_time,
+        kernel_launch_seconds=correction.launch_seconds,
+        odd_position_seconds=correction.prompts.odd_seconds,
+    )
     return replace(served, pricer=CorrectedPricer(replace(served.scenario, engine_time=time), correction))
 
 
@@ -87,20 +116,19 @@ def calibration(cell: Cell, prices: Prices) -> Correction:
     found = _calibration(prices.corrected / f"{cell.name.partition('-')[0]}-calibrate-0-{kind}.json.gz")
     if not cell.given.get("host"):
         return found
-    launch = _lease_launch_seconds(cell.folder) if prices.all_looks else float(np.mean(_looks(cell)))
-    return replace(found, launch_seconds=launch)
+    looks = _lease_looks(cell.folder) if prices.all_looks else _looks(cell)
+    return replace(found, launches=np.concatenate(looks), apart_seconds=LOOK_SECONDS)
 
 
-def _looks(cell: Cell) -> list[float]:
-    """Medians of each look, in seconds per launch."""
-    scenario = serving(cell, Prices(name="")).scenario
-    return [float(np.median(look)) for look in host_looks(cell, scenario)]
+def _looks(cell: Cell) -> tuple[FloatArray, ...]:
+    """Seconds per launch of each prompt."""
+    return tuple(host_looks(cell, serving(cell, Prices(name="")).scenario))
 
 
 @cache
-def _lease_launch_seconds(folder: Path) -> float:
+def _lease_looks(folder: Path) -> tuple[FloatArray, ...]:
     """A look after one cell is the one before the next, and counts once."""
-    return float(np.mean(sorted({look for cell in read_cells(folder) for look in _looks(cell)})))
+    return tuple({look.tobytes(): look for cell in read_cells(folder) for look in _looks(cell)}.values())
 
 
 @cache
@@ -108,7 +136,10 @@ def _calibration(path: Path) -> Correction:
     recorded = read_cell(path)
     served, choice = serving(recorded, Prices(name="")), contestant(recorded)
     plain = PolicyChoice(name="none", policy=FixedDepth(depth=0), held_depth=None)
-    return correction_of(recorded, served.pricer, graphs_of(served, choice or plain))
+    # Kernels of prompts are those of the model: on a slow host only the longest outlast their launches.
+    others = [read_cell(other) for other in sorted(path.parent.glob(f"{path.name.rpartition('-')[0]}-*.json.gz"))]
+    idle = [one for other in others for one in idle_prompts(other, served.pricer)]
+    return correction_of(recorded, served.pricer, graphs_of(served, choice or plain), idle)
 
 
 def _write_trace(cell: Cell, path: Path) -> None:
