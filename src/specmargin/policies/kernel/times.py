@@ -271,8 +271,10 @@ def _forget(times: Times, state: int, step: int) -> None:
     steps = max(step - seen[1], 1)
     lost = min(tuning.forgetting * steps, 1.0)
     for i in range(DRAFT, times.prior.shape[0]):
+        level = p[i, LEVEL]
         for j in range(times.prior.shape[1]):  # the level's too, which keeps its own: whole lanes
-            p[i, j] += (lost if j >= DRAFT else 0.0) * (times.prior[i, j] - p[i, j])
+            p[i, j] += lost * (times.prior[i, j] - p[i, j])
+        p[i, LEVEL] = level
     drift = tuning.first_drift if seen[0] < tuning.first_steps else times.drift[0]
     p[LEVEL, LEVEL] = min(p[LEVEL, LEVEL] + drift * steps, times.prior[LEVEL, LEVEL])
     seen[0] += 1
