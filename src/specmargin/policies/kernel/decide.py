@@ -160,19 +160,17 @@ def _expected(scratch: Scratch, drafted: IntArray, batch: int) -> tuple[float, f
     """Tokens expected to be accepted and reached; `unseen` is filled with both, by depth, for what is left out."""
     survival, depths, unseen = scratch.believed, scratch.depths, scratch.unseen
     accepted = reached = 0.0
+    unseen[:] = 0.0
     for i in range(batch):
         before = 1.0
         for d in range(depths[i]):
             accepted += survival[i, d]
             reached += before
             before = survival[i, d]
-    for d in range(survival.shape[1]):  # sums of one depth stay in registers
-        before_unseen = after_unseen = 0.0
-        for i in range(batch):
-            left_out = (d >= depths[i]) & (d < drafted[i])
-            before_unseen += (survival[i, d - 1] if d > 0 else 1.0) if left_out else 0.0
-            after_unseen += survival[i, d] if left_out else 0.0
-        unseen[0, d], unseen[1, d] = before_unseen, after_unseen
+        for d in range(depths[i], min(drafted[i], survival.shape[1])):
+            unseen[0, d] += before
+            unseen[1, d] += survival[i, d]
+            before = survival[i, d]
     return accepted, reached
 
 

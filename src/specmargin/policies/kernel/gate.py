@@ -149,8 +149,10 @@ def ragged_gate(
         positions += effective[d + 1] - effective[d]
         rest, experts = ragged_parts(table, batch, (n + 1) * depth_per_token, positions, FIRST_CONTEXT)
         value = tokens - rate * (rest + experts)
-        if value > best:
-            best, prefix, best_tokens = value, n + 1, tokens
+        is_better = value > best  # three choices and no branch, which would be mispredicted
+        best = value if is_better else best
+        prefix = n + 1 if is_better else prefix
+        best_tokens = tokens if is_better else best_tokens
     for n in range(prefix):
         depths[sequence_of(order[n])] += 1
     return best_tokens
@@ -266,14 +268,13 @@ def draft_lengths(
     passes, worth = scratch.passes[batch], scratch.worth
     worth[:depth] = 0.0
     for i in range(batch):
-        so_far, length = 1.0, 0
-        while length < depth:
-            gain, hurdle = so_far * next_acceptance[length], stop.rate * passes[length, 0]
-            if not gain * stop.sequence_factor > hurdle:
-                break
-            worth[length] += gain * stop.pass_factor - hurdle
-            so_far = survival[i, length]
-            length += 1
+        so_far, length, goes_on = 1.0, 0, True
+        for d in range(depth):  # all of them: leaving the loop would be mispredicted
+            gain, hurdle = so_far * next_acceptance[d], stop.rate * passes[d, 0]
+            goes_on &= bool(gain * stop.sequence_factor > hurdle)
+            worth[d] += gain * stop.pass_factor - hurdle if goes_on else 0.0
+            so_far = survival[i, d]
+            length += goes_on
         drafted[i] = length
     paying = 0
     while paying < depth and worth[paying] > stop.rate * passes[paying, 1]:
