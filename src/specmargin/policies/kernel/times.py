@@ -264,7 +264,7 @@ def _explain(spread: FloatArray, h: FloatArray, low: int, high: int, gain: Float
     explained = h[LEVEL] * gain[LEVEL] + h[DRAFT] * gain[DRAFT] + h[FIRST + low] * gain[FIRST + low]
     if high != low:
         explained += h[FIRST + high] * gain[FIRST + high]
-    return max(explained, 0.0)
+    return float(max(explained, 0.0))
 
 
 @compiled
