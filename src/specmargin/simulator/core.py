@@ -157,10 +157,11 @@ def gather_signals(simulation: Simulation, drafting: bool) -> int:
         if slot.drafts if drafting else _decodes(request):
             state.lengths[count] = request.held
             round_ = request.next_round
-            accepted = rounds.accepted[round_] if sees_outcomes else -1
             for d in range(survival.shape[1]):
-                outcome = 1.0 if d < accepted else 0.0
-                survival[count, d] = outcome if sees_outcomes else rounds.survival[round_, d]
+                survival[count, d] = rounds.survival[round_, d]
+            if sees_outcomes:
+                for d in range(survival.shape[1]):
+                    survival[count, d] = 1.0 if d < rounds.accepted[round_] else 0.0
             count += 1
     return count
 

@@ -19,6 +19,7 @@ from specmargin.policies.kernel.depth import (
     choose_probe,
     fill_goodput,
     fill_options,
+    fill_time_weights,
     is_allowed,
     is_budgeted,
     is_probe_due,
@@ -65,9 +66,9 @@ def choose_depth(kernel: Kernel, batch: int) -> tuple[int, bool]:
         fill_goodput(kernel, within)
         best = best_whole_depth(kernel, within)
     else:
-        fill_options(kernel, within)
         if gated:
             return _gated_depth(kernel, within)
+        fill_options(kernel, within)
         best = best_depth(kernel, within)
     if _is_worth_a_change(kernel, within, best):
         marks.depth = best
@@ -86,10 +87,14 @@ def _gated_depth(kernel: Kernel, batch: int) -> tuple[int, bool]:
     """The depth of the look-ahead, and whether it is gated: a probe is not."""
     rules, marks = kernel.rules, kernel.learned.marks[0]
     marks.depth = depth = _depth_ahead(rules.ahead, batch)
+    inside = min(depth, rules.table.graph_depth_by_batch[batch])  # the gate keeps the step in its graph
+    if depth == 0 or is_budgeted(kernel, batch):
+        fill_options(kernel, batch)
+    else:
+        fill_time_weights(kernel, batch, inside)
     if depth == 0:
         probe = choose_probe(kernel, batch, 0)
     else:
-        inside = min(depth, rules.table.graph_depth_by_batch[batch])  # the gate keeps the step in its graph
         probe = choose_plain_probe(kernel, batch, inside, _ahead_of_plain(kernel))
     return (depth, True) if probe < 0 else (probe, False)
 
@@ -163,13 +168,14 @@ def _expected(scratch: Scratch, drafted: IntArray, batch: int) -> tuple[float, f
     unseen[:] = 0.0
     for i in range(batch):
         before = 1.0
-        for d in range(min(drafted[i], survival.shape[1])):
-            seen, after = d < depths[i], survival[i, d]
-            accepted += after if seen else 0.0
-            reached += before if seen else 0.0
-            unseen[0, d] += 0.0 if seen else before
-            unseen[1, d] += 0.0 if seen else after
-            before = after
+        for d in range(depths[i]):
+            accepted += survival[i, d]
+            reached += before
+            before = survival[i, d]
+        for d in range(depths[i], min(drafted[i], survival.shape[1])):
+            unseen[0, d] += before
+            unseen[1, d] += survival[i, d]
+            before = survival[i, d]
     return accepted, reached
 
 

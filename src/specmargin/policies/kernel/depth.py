@@ -83,6 +83,16 @@ def fill_goodput(kernel: Kernel, batch: int) -> None:
 
 
 @compiled
+def fill_time_weights(kernel: Kernel, batch: int, depth: int) -> None:
+    """All that `choose_plain_probe` reads of the current depth: gated drafts are compared with a plain step by the
+    guard's sums, so that the goodput of every depth would be computed for nothing."""
+    marks, option = kernel.learned.marks[0], kernel.options[depth]
+    marks.state = enter_state(kernel.learned.times, kernel.rules.table, batch, marks.state, marks.step)
+    option.verified = depth
+    option.verify_weight, option.draft_weight = _weights(kernel, batch, depth, depth)
+
+
+@compiled
 def _weights(kernel: Kernel, batch: int, verified: int, drafted: int) -> tuple[float, float]:
     """How much the logarithm of a round that verifies and drafts so many tokens moves with each part's time."""
     times, state, table = kernel.learned.times, kernel.learned.marks[0].state, kernel.rules.table
@@ -258,7 +268,8 @@ def worth_probing(kernel: Kernel, batch: int, current: int, steps: int) -> int:
 
 @compiled
 def choose_plain_probe(kernel: Kernel, batch: int, current: int, behind: float) -> int:
-    """The same where drafts are gated: only plain steps are probed, which are `behind` by the guard's sums."""
+    """The same where drafts are gated: only plain steps are probed, which are `behind` by the guard's sums. Needs
+    `fill_time_weights`."""
     if not (is_probe_due(kernel) and is_allowed(kernel, batch, 0)):
         return -1
     variance, steps = _resolved_variance(kernel, batch, 0, 0, current), kernel.rules.tuning[0].probe_every

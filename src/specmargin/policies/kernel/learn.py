@@ -90,13 +90,16 @@ def learn_acceptance(learned: Learned, verified: IntArray, accepted: IntArray, u
     out; without them only confident drafts would count, and every depth would look better than it is."""
     tuning, tried, taken, recent = learned.tuning[0], learned.tried, learned.taken, learned.recent
     counts = learned.counts
-    for depth in range(tried.size):
-        counts[0, depth], counts[1, depth] = unseen[0, depth], unseen[1, depth]
+    deepest = 0
     for i in range(verified.size):
-        reached = min(accepted[i] + 1, verified[i])
-        for depth in range(tried.size):  # without a branch on the outcome, which would be mispredicted
-            counts[0, depth] += 1.0 if depth < reached else 0.0
-            counts[1, depth] += 1.0 if depth < accepted[i] else 0.0
+        deepest = max(deepest, min(accepted[i] + 1, verified[i]))
+    for depth in range(tried.size):
+        tries, takes = unseen[0, depth], unseen[1, depth]
+        rounds = verified.size if depth < deepest else 0
+        for i in range(rounds):  # without a branch on the outcome, which would be mispredicted
+            tries += 1.0 if depth < min(accepted[i] + 1, verified[i]) else 0.0
+            takes += 1.0 if depth < accepted[i] else 0.0
+        counts[0, depth], counts[1, depth] = tries, takes
     keep_recent = max(1.0 - tuning.recent_forgetting, 1.0 - verified.size / tuning.least_rounds)
     keep_long = 1.0 - (1.0 - keep_recent) / tuning.longer
     for depth in range(tried.size):

@@ -207,10 +207,10 @@ def drafting_seconds(table: PriceTable, drafted: IntArray, count: int, context: 
     seconds, passes, deepest = 0.0, 0, table.effective_by_depth.size - 1
     while True:
         active, until = 0, deepest
-        for i in range(count):
-            if drafted[i] > passes:
-                active += 1
-                until = min(until, drafted[i])
+        for i in range(count):  # without a branch on the length, which would be mispredicted
+            goes_on = drafted[i] > passes
+            active += goes_on
+            until = min(until, drafted[i] if goes_on else deepest)
         if active == 0 or passes >= deepest:
             return seconds
         before = at_context(table.draft_seconds, active, passes, context)

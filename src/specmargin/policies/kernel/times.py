@@ -223,6 +223,7 @@ def learn_time(
     bounded = min(max(error, -limit), limit)
     for i in range(size):
         mean[i] += gain[i] / variance * bounded
+    for i in range(size):
         for j in range(p.shape[1]):
             p[i, j] -= gain[i] * gain[j] / variance
         p[i, i] = max(p[i, i], _LEAST_VARIANCE)  # rounding, after a step that was far off
@@ -254,14 +255,16 @@ def _is_surprised_again(times: Times, state: int, depth: int, error: float, limi
 @compiled
 def _explain(spread: FloatArray, h: FloatArray, low: int, high: int, gain: FloatArray) -> float:
     """Fill `gain` with the covariance of the state and a step's logarithm; returns the variance of that logarithm. `h`
-    is 0 but for the level, drafting and two depths, which may be the same one."""
-    explained = 0.0
-    for i in range(spread.shape[0]):
-        gain[i] = spread[i, LEVEL] * h[LEVEL] + spread[i, DRAFT] * h[DRAFT] + spread[i, FIRST + low] * h[FIRST + low]
-        if high != low:
-            gain[i] += spread[i, FIRST + high] * h[FIRST + high]
-        explained += h[i] * gain[i]
-    return max(explained, 0.0)
+    is 0 but for the level, drafting and two depths, which may be the same one. Rows of `spread` are its columns."""
+    for i in range(spread.shape[1]):
+        gain[i] = spread[LEVEL, i] * h[LEVEL] + spread[DRAFT, i] * h[DRAFT] + spread[FIRST + low, i] * h[FIRST + low]
+    if high != low:
+        for i in range(spread.shape[1]):
+            gain[i] += spread[FIRST + high, i] * h[FIRST + high]
+    explained = h[LEVEL] * gain[LEVEL] + h[DRAFT] * gain[DRAFT] + h[FIRST + low] * gain[FIRST + low]
+    if high != low:
+        explained += h[FIRST + high] * gain[FIRST + high]
+    return float(max(explained, 0.0))
 
 
 @compiled
@@ -271,8 +274,10 @@ def _forget(times: Times, state: int, step: int) -> None:
     steps = max(step - seen[1], 1)
     lost = min(tuning.forgetting * steps, 1.0)
     for i in range(DRAFT, times.prior.shape[0]):
+        level = p[i, LEVEL]
         for j in range(times.prior.shape[1]):  # the level's too, which keeps its own: whole lanes
-            p[i, j] += (lost if j >= DRAFT else 0.0) * (times.prior[i, j] - p[i, j])
+            p[i, j] += lost * (times.prior[i, j] - p[i, j])
+        p[i, LEVEL] = level
     drift = tuning.first_drift if seen[0] < tuning.first_steps else times.drift[0]
     p[LEVEL, LEVEL] = min(p[LEVEL, LEVEL] + drift * steps, times.prior[LEVEL, LEVEL])
     seen[0] += 1
