@@ -96,9 +96,21 @@ def peer(config: str, runs: int, timeout: float) -> PeerRun | str:
 
 def peer_load(server: Recorded) -> str:
     """The load as inference-lab takes it."""
+    workload: dict[str, str | float] = {
+        "arrival_pattern": "closed_loop",
+        "arrival_rate": 1.0,
+        "num_concurrent_users": server.clients,
+        "num_requests": max(20 * server.clients, 200),
+    }
+    return peer_config(server.kv_blocks, workload, server.prompt_tokens, server.output_tokens)
+
+
+def peer_config(
+    kv_blocks: int, workload: Mapping[str, str | float], prompt_tokens: tuple[int, int], output_tokens: tuple[int, int]
+) -> str:
+    """Qwen3-30B-A3B in bf16 on an H200, with lengths spread evenly between two."""
     device = find_device(_GPU)
-    kv_bytes = server.kv_blocks * 16 * _TOKEN_BYTES
-    lengths = {"input_len_dist": server.prompt_tokens, "output_len_dist": server.output_tokens}
+    lengths = {"input_len_dist": prompt_tokens, "output_len_dist": output_tokens}
     return json.dumps(
         {
             "hardware": {
@@ -106,16 +118,13 @@ def peer_load(server: Recorded) -> str:
                 "compute_flops": device.operations_per_second[Arithmetic.BF16],
                 "memory_bandwidth": device.bandwidth_bytes_per_second,
                 "memory_capacity": int(device.memory_bytes),
-                "kv_cache_capacity": int(kv_bytes),
+                "kv_cache_capacity": int(kv_blocks * 16 * _TOKEN_BYTES),
                 "bytes_per_param": 2,
             },
             "model": _shapes(),
             "scheduler": SCHEDULER,
             "workload": {
-                "arrival_pattern": "closed_loop",
-                "arrival_rate": 1.0,
-                "num_concurrent_users": server.clients,
-                "num_requests": max(20 * server.clients, 200),
+                **workload,
                 "seed": 42,
                 **{name: {"type": "uniform", "min": low, "max": high} for name, (low, high) in lengths.items()},
             },

@@ -5,7 +5,8 @@
 Llama-3-70B on an H100-class device, Poisson 5/s, lognormal lengths (ln-mean 6.9 and 5.3, sd 0.7 and 0.8): the peer's
 own example. Simulated output tokens per wall second, best of several runs after warm-up. The peer needs Node and npm.
 Then a day, weeks of 3 million requests (`lab/speed/weeks.py`), the errors of both simulators against recorded servers
-(`lab/speed/peers.py`), and CPU time in turns with the simulator of an earlier commit (`lab/speed/turns.py`).
+(`lab/speed/peers.py`), those of Vidur on recorded traces (`lab/speed/peer_vidur.py`), and CPU time in turns with the
+simulator of an earlier commit (`lab/speed/turns.py`).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import time
 from dataclasses import replace
 
 from lab import REFERENCE_BANK, ROOT
-from lab.speed import turns, weeks
+from lab.speed import peer_vidur, turns, weeks
 from lab.speed.peers import SCHEDULER, peer, report_errors
 from lab.speed.weeks import same_workload
 from lab.terminal import console, note, table
@@ -155,6 +156,7 @@ def main() -> int:
     day = report_day()
     in_time = weeks.report(weeks.weeks())
     report_errors()
+    peer_vidur.report()
     against_base = turns.ratios(turns.BASE, turns.TURNS)
     turns.report(against_base, turns.BASE)
     missed = [
