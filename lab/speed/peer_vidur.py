@@ -2,11 +2,11 @@
 
     python -m lab.speed.peer_vidur
 
-Traces, limits and KV blocks are those of the cells without speculation in lab/data/measurements/served-h200 and
-served-h200-second. Vidur 0.0.26 has no MoE, H200 or profiles of either, so it gets Specmargin's prices as tables of
-kernel times, in the keys that it looks up: all but attention by tokens per step, attention by batch and context. What
-differs is the scheduler and the rest of the server. It is installed into an environment of its own. inference-lab takes
-no traces: it gets the rates and lengths of those of Qwen3-30B-A3B.
+Traces, limits and KV blocks are those of the cells without speculation in lab/data/measurements/served-h200-fourth,
+which this simulator was not changed for. Vidur 0.0.26 has no MoE, H200 or profiles of either, so it gets Specmargin's
+prices as tables of kernel times, in the keys that it looks up: all but attention by tokens per step, attention by batch
+and context. What differs is the scheduler and the rest of the server. It is installed into an environment of its own.
+inference-lab takes no traces: it gets the rates and lengths of those of Qwen3-30B-A3B.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ from specmargin.step import FloatArray, IntArray, Step
 PEER = "vidur==0.0.26"
 FOLDER = ROOT / ".benchmarks" / "vidur"
 RUNNER = Path(__file__).with_name("vidur_runner.py")
-RECORDINGS = tuple(DATA / "measurements" / name for name in ("served-h200", "served-h200-second"))
-CALIBRATIONS = RECORDINGS[1] / "calibration"
+CELLS = DATA / "measurements" / "served-h200-fourth"
+CALIBRATIONS = DATA / "measurements" / "served-h200-second" / "calibration"
 PRICES = (Prices(name="bundled prices"), Prices(name="corrected prices", corrected=CALIBRATIONS))
 SHOWN = ("tok/s", "TPOT p50", "TPOT p99", "TTFT p50")
 RUNS = 3  # the fastest counts
@@ -295,7 +295,7 @@ def errors(cells: Sequence[Cell], found: Simulated) -> dict[str, list[float]]:
 
 def recorded_cells() -> list[Cell]:
     """Those without speculation, which Vidur does not have."""
-    return [cell for path in RECORDINGS for cell in read_cells(path) if cell.given["contestant"] == "none"]
+    return [cell for cell in read_cells(CELLS) if cell.given["contestant"] == "none"]
 
 
 def _name(cell: Cell) -> str:

@@ -12,12 +12,11 @@ those of the first.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 from lab.terminal import console, parser, run, tracked
 from lab.validation.cells.judged import judge
-from lab.validation.cells.observed import Cell, read_cells
+from lab.validation.cells.observed import read_cells
 from lab.validation.cells.predicted import Prices
 from lab.validation.cells.report import figure, show, write_page
 from specmargin.errors import InputError
@@ -33,7 +32,6 @@ def main() -> None:
         "--launch-microseconds", type=float, metavar="µs", help="per kernel launch of the server's host"
     )
     options.add_argument("--corrected", type=Path, metavar="CALIBRATIONS", help="by other steps of such servers")
-    options.add_argument("--latest", action="store_true", help="of cells of one name, that of the last folder")
     options.add_argument("--ttft-slo", type=float, default=500.0, metavar="MS", help="target of goodput; default 500")
     options.add_argument("--tpot-slo", type=float, default=30.0, metavar="MS", help="target of goodput; default 30")
     options.add_argument("--write", action="store_true", help="the tables into docs/results/served.md")
@@ -45,8 +43,6 @@ def main() -> None:
     slo = Slo(ttft_seconds=chosen.ttft_slo / 1e3, tpot_seconds=chosen.tpot_slo / 1e3)
     cells = [cell for folder in chosen.folders for cell in read_cells(folder)]
     prices = _prices(chosen.prices, chosen.launch_microseconds)
-    if chosen.latest:
-        cells = latest(cells)
     if chosen.corrected is not None:
         prices += corrected_prices(chosen.corrected)
     judged = [judge(cell, prices, slo) for cell in tracked("cells", cells)]
@@ -68,10 +64,6 @@ def _prices(file: Path | None, launch_microseconds: float | None) -> list[Prices
     if file is not None:
         found.append(Prices(name=f"measured ({file.name})", file=file))
     return found
-
-
-def latest(cells: Sequence[Cell]) -> list[Cell]:
-    return list({cell.name: cell for cell in cells}.values())
 
 
 def corrected_prices(calibrations: Path) -> list[Prices]:
