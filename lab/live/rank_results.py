@@ -108,8 +108,8 @@ _DRAWS = 1000
 
 
 def votes_of(pairs: Mapping[str, Sequence[Pairing]]) -> list[Played]:
-    """All turns of a phase."""
-    return [turn for of_contestant in pairs.values() for pair in of_contestant for turn in (pair.before, pair.after)]
+    """Their turns of a phase, each of which is the one before another contestant's."""
+    return [pair.before for of_contestant in pairs.values() for pair in of_contestant]
 
 
 def over(pairs: Mapping[str, Sequence[Pairing]], name: str, *, typical: bool = True) -> FloatArray:
@@ -117,8 +117,9 @@ def over(pairs: Mapping[str, Sequence[Pairing]], name: str, *, typical: bool = T
 
     Seconds per step are compared turn by turn, as the machine's speed changes within seconds: their median, or their
     geometric mean, in which rare long steps count in full. Tokens per step do not depend on the machine. A draft token
-    is kept equally often, whoever drafted it and however many follow it, so each counts with the share that was kept at
-    its position in all static turns of the phase: texts differ more than depths do, and each turn sees few of them.
+    is kept about equally often, whoever drafted it and however many follow it. So each counts with the share that was
+    kept at its position in all static turns of the phase: texts differ more than depths do, and a turn sees few of
+    them. (About, because deep drafts pass easy texts in fewer rounds: within a turn of five steps.)
     """
     chance = np.random.default_rng(0)
     static = _drawn(_counts([pair.own for one in pairs.values() for pair in one]), chance)

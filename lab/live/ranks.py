@@ -62,6 +62,7 @@ SETTLE_STEPS = 1  # after a switch: it verifies drafts of the previous contestan
 LEAST_STEPS = 2  # of a turn that counts
 ANSWER_TOKENS = 500
 _PATIENCE = 180.0  # seconds
+_NOTHING = (0, 0.0, 0, 0, 0, 0, 0.0, 0.0)  # of a rank that has not stepped yet
 PROMPT_TOKENS = 40
 _CONTEXT = 250.0
 _CYCLES = 8  # that are planned at once
@@ -161,10 +162,11 @@ class Game:
         """Lines are written when a turn ends."""
         path = self.folder / f"steps-{rank}.txt"
         if not path.exists():
-            return StepLine(0, 0.0, 0, 0, 0, 0, 0.0, 0.0)
+            return StepLine(*_NOTHING)
         with path.open("rb") as lines:
             lines.seek(max(path.stat().st_size - 1000, 0))
-            return StepLine.of(lines.read().decode().splitlines()[-1])
+            whole = lines.read().decode().rpartition("\n")[0]  # the last line may still be written
+        return StepLine.of(whole.splitlines()[-1]) if whole else StepLine(*_NOTHING)
 
     def end(self) -> dict[int, Played]:
         self.play([(VOTES, 0)])
@@ -343,6 +345,7 @@ def _phase(
     while (spent := time.monotonic() - begun) < 60.0 * minutes:
         if not often and spent > 60.0 * minutes * _EQUAL_SHARE:
             often = _how_often(playing.counted(), found)
+            found = {name: [] for name in others}  # who played badly by chance must not be judged by the same turns
         order = list[str]()
         for cycle in range(_CYCLES):
             names = [name for name in others if cycle < often.get(name, _CYCLES)]
@@ -372,7 +375,9 @@ def _pairings(counted: dict[int, Played], serials: Sequence[tuple[int, int, int]
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--reference", type=Path, help="a trained pair; default: one with random weights")
-    parser.add_argument("--minutes", type=float, default=6.0, help="of each of the eight phases, in the mean")
+    parser.add_argument(
+        "--minutes", type=float, default=6.0, help="of each of the six phases, in the mean; costs take as long as one"
+    )
     parser.add_argument("--turns", type=int, default=20, help="turns per measured price")
     parser.add_argument("--output", type=Path, help="write what was counted to this file, as JSON")
     options = parser.parse_args()

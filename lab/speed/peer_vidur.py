@@ -5,7 +5,8 @@
 Traces, limits and KV blocks are those of the cells without speculation in lab/data/measurements/served-h200-fourth,
 which this simulator was not changed for. Vidur 0.0.26 has no MoE, H200 or profiles of either, so it gets Specmargin's
 prices as tables of kernel times, in the keys that it looks up: all but attention by tokens per step, attention by batch
-and context. What differs is the scheduler and the rest of the server. It is installed into an environment of its own.
+and context, and no times of the host beside launches. What differs is the scheduler and the rest of the server. It is
+installed into an environment of its own.
 inference-lab takes no traces: it gets the rates and lengths of those of Qwen3-30B-A3B.
 """
 
@@ -102,7 +103,8 @@ def tables_of(pricer: Pricer, padded: IntArray, *, longest: int, most_tokens: in
         ]
     )
     batches = np.array([padded[n] for n in range(1, padded.size)], dtype=np.float64)
-    decode = bare.verify(Step.uniform(batch=batches[:, np.newaxis], context=contexts))
+    sequences = np.arange(1.0, padded.size) / batches  # padded rows have no context
+    decode = bare.verify(Step.uniform(batch=batches[:, np.newaxis], context=contexts * sequences[:, np.newaxis]))
     attention = _attention(decode)
     if every_batch:
         exact = np.arange(1, padded.size)
@@ -302,7 +304,7 @@ def _name(cell: Cell) -> str:
     return f"{cell.folder.name}-{cell.name}"
 
 
-def report() -> None:
+def main() -> None:
     cells, out, python = recorded_cells(), console(), environment()
     qwen = [cell for cell in cells if cell.given["model"]["model"] == _QWEN]
     found: dict[str, Simulated | str] = {}
@@ -327,10 +329,6 @@ def _add(shown: Table, name: str, cells: Sequence[Cell], found: Simulated) -> No
     medians = (float(np.median(np.abs(values))) for values in errors(cells, found).values())
     texts = ("–" if np.isnan(one) else f"{one:.1%}" for one in medians)
     shown.add_row(name, str(len(cells)), *texts, f"{found.tokens / found.seconds:,.0f}")
-
-
-def main() -> None:
-    report()
 
 
 if __name__ == "__main__":

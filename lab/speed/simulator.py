@@ -156,7 +156,7 @@ def main() -> int:
     day = report_day()
     in_time = weeks.report(weeks.weeks())
     report_errors()
-    peer_vidur.report()
+    peer_vidur.main()
     against_base = turns.ratios(turns.BASE, turns.TURNS)
     turns.report(against_base, turns.BASE)
     missed = [

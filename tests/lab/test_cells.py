@@ -12,7 +12,7 @@ import pytest
 from lab.gpu.served_jobs import HOST_EVERY, IDLE_SECONDS
 from lab.validation.cells import report
 from lab.validation.cells.__main__ import corrected_prices
-from lab.validation.cells.calibrated import LOOK_SECONDS, PROMPT_SECONDS, CorrectedPricer
+from lab.validation.cells.calibrated import LOOK_SECONDS, PROMPT_SECONDS, CorrectedPricer, IdlePrompt, prompts_of
 from lab.validation.cells.judged import Judged, judge, median_errors, rankings
 from lab.validation.cells.observed import FIGURES, Cell, Played, Requests, Steps, depth_shares, figures, read_cells
 from lab.validation.cells.predicted import Prediction, Prices, calibration, contestant, serving
@@ -184,16 +184,29 @@ def test_hosts_keep_the_pace_that_was_recorded() -> None:
     served, found = serving(cell, ALL_LOOKS), calibration(cell, ALL_LOOKS)
     assert isinstance(served.pricer, CorrectedPricer) and found.launches.size == 222
     whole, half = (served.pricer.host(tables_of(served), start) for start in (0.0, 0.5))
-    assert whole.host_pace.mean() == pytest.approx(1.0) and whole.pace_seconds == LOOK_SECONDS == HOST_EVERY
+    assert whole.launch_slowdown.mean() == pytest.approx(1.0) and whole.slowdown_seconds == LOOK_SECONDS == HOST_EVERY
     assert PROMPT_SECONDS == IDLE_SECONDS
-    assert np.array_equal(half.host_pace, np.roll(whole.host_pace, -111)) and whole.host_pace.std() > 0.1
+    assert (
+        np.array_equal(half.launch_slowdown, np.roll(whole.launch_slowdown, -111)) and whole.launch_slowdown.std() > 0.1
+    )
 
 
 def test_prompts_of_the_calibrations_are_multiples_of_four() -> None:
     """So what others take more in FP8 blocks is from the cells of served-h200, and nothing in bf16."""
     cells = {cell.name: cell for cell in read_cells(H200)}
-    assert calibration(cells["glm-code-85-none"], CORRECTED).prompts.odd_seconds == pytest.approx(8.4e-6)
-    assert calibration(cells["qwen-code-85-none"], CORRECTED).prompts.odd_seconds == 0.0
+    assert calibration(cells["glm-code-85-none"], CORRECTED).prompts.unaligned_seconds == pytest.approx(8.4e-6)
+    assert calibration(cells["qwen-code-85-none"], CORRECTED).prompts.unaligned_seconds == 0.0
+
+
+@pytest.mark.parametrize("blocks", [True, False])
+def test_prompts_that_are_no_multiple_of_four_show_what_they_take_more_in_fp8_blocks(blocks: bool) -> None:
+    """Kernels take 1.2 times their price of 20 µs per token, and 5 µs more per token where they are not aligned."""
+    aligned = [IdlePrompt(tokens, 1.2 * 20e-6 * tokens, 20e-6 * tokens) for tokens in (2400, 4000, 8000)]
+    others = [IdlePrompt(tokens, (1.2 * 20e-6 + 5e-6) * tokens, 20e-6 * tokens) for tokens in (4001, 6001)]
+    found = prompts_of([*aligned, *others], blocks=blocks)
+    assert found.unaligned_seconds == pytest.approx(5e-6 if blocks else 0.0, rel=1e-6)
+    assert found.factor(np.array([2400.0, 8000.0])) == pytest.approx(1.2)
+    assert found.tokens.size == (3 if blocks else 5)
 
 
 def test_looks_at_a_host_are_of_its_cells_or_of_all() -> None:
@@ -205,7 +218,7 @@ def test_looks_at_a_host_are_of_its_cells_or_of_all() -> None:
 
 
 def test_cells_of_an_h200_are_predicted_as_the_page_says() -> None:
-    """Traces and simulator were committed before anybody read a cell."""
+    """Held out: traces were drawn, and the simulator was finished, without sight of a cell."""
     cells = [judge(cell, [CORRECTED], TARGET) for cell in read_cells(UNSEEN)]
     assert len(cells) == 24
     text = report.PAGE.read_text(encoding="utf-8")

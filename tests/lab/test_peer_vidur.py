@@ -46,7 +46,7 @@ def test_the_parts_of_a_decode_step_add_up_to_its_price(pricer: Pricer) -> None:
 
 def test_every_batch_has_its_own_price_although_tokens_are_rounded(pricer: Pricer) -> None:
     tables = _tables(pricer, every_batch=True)
-    step = Step.uniform(batch=4, context=640)  # three sequences in the graph of four
+    step = Step.uniform(batch=4, context=640 * 3 / 4)  # three sequences in the graph of four
     assert tables.tokens[8 - 1] + tables.decode[3 - 1, 640 // GRAIN] == pytest.approx(_milliseconds(pricer, step))
 
 

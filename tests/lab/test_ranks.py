@@ -28,6 +28,7 @@ from lab.live.rank_results import (
 from lab.live.rank_turns import TURN_STEPS, StepLine, Turn, _Turns, at_least, write_turns
 from lab.live.ranks import CALIBRATED, Game, policy_of, price_table, survival_of
 
+from lab import ROOT
 from specmargin.policies.vote import RankVote, lockstep_seconds
 
 
@@ -198,6 +199,21 @@ def test_a_recorded_swing_is_read_as_it_was_written_and_drawn(tmp_path: Path) ->
     (rows,) = figure(read(tmp_path / "swing.json")).to_dict()["datasets"].values()
     assert len(rows) == 2 * len(PHASES) * len(STATIC_DEPTHS)
     assert {row["rate"] for row in rows if row["policy"] == "votes"} == {1100.0}
+
+
+def test_the_recorded_swing_is_what_the_page_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At least 0.98 of the best static depth in each phase, by medians and means; ahead of each over the swing."""
+    monkeypatch.setattr("lab.live.rank_results._DRAWS", 2)
+    results = read(ROOT / "lab" / "results" / "vllm-0.32-cpu-ranks" / "swing.json")
+    page = (ROOT / "docs" / "results" / "votes.md").read_text(encoding="utf-8")
+    for phase, pairs in zip(PHASES, results, strict=False):
+        medians, means = (over_best(pairs, typical=typical)[0] for typical in (True, False))
+        (row,) = [line for line in page.splitlines() if line.startswith(f"| {phase} |")]
+        assert f"| {medians:.3f} (" in row and f"| {means:.3f} (" in row
+        assert min(medians, means) >= 0.98
+    for name in NAMES:
+        ahead = over_swing(results, name)[0]
+        assert f"| {name} | {ahead:.3f} (" in page and ahead > 1.1
 
 
 def test_turns_last_so_many_steps_and_the_last_one_until_there_are_new_ones(tmp_path: Path) -> None:

@@ -24,10 +24,10 @@ DEPTH, INTERVAL = 4, 16
 RULES = VoteRules(table=study_table(by_pass=True, max_batch=64, max_depth=DEPTH), candidates=tuple(range(DEPTH + 1)))
 
 
-def vote(load: int, acceptance: float = 0.7, wish: int = -1) -> RankVote:
+def vote(load: int, acceptance: float = 0.7, probe: int = -1) -> RankVote:
     tokens = [load * sum(acceptance**place for place in range(depth + 1)) for depth in range(DEPTH + 1)]
     factors = (1.0,) * (DEPTH + 1)
-    return RankVote(load=load, tokens_by_depth=tuple(tokens), verify_factors=factors, wish=wish)
+    return RankVote(load=load, tokens_by_depth=tuple(tokens), verify_factors=factors, probe=probe)
 
 
 class Rank:
@@ -161,12 +161,12 @@ def test_nothing_is_tried_where_nothing_decodes_or_there_is_no_other_depth() -> 
     assert {probed_depth(only, [vote(8), vote(1)], 2, serial) for serial in serials} == {None}
 
 
-def test_what_the_busiest_rank_wishes_is_tried() -> None:
-    busiest, other = vote(8, wish=3), vote(2, wish=1)
+def test_what_the_busiest_rank_asks_for_is_tried() -> None:
+    busiest, other = vote(8, probe=3), vote(2, probe=1)
     assert probed_depth(RULES, [other, busiest], 2, 1) == 3
     assert probed_depth(RULES, [vote(8), other], 2, 1) is None
     assert probed_depth(RULES, [busiest, other], 3, 1) is None  # the ranks have come to draft it
-    assert probed_depth(RULES, [vote(8, wish=DEPTH + 1)], 2, 1) is None
+    assert probed_depth(RULES, [vote(8, probe=DEPTH + 1)], 2, 1) is None
 
 
 @pytest.mark.parametrize("place", [0, 1, 2])
@@ -208,7 +208,7 @@ def test_a_log_that_fails_changes_nothing() -> None:
 
 
 def test_a_row_travels_whole() -> None:
-    row = Row(serial=3, counter=16, depth=2, vote=vote(5, wish=4))
+    row = Row(serial=3, counter=16, depth=2, vote=vote(5, probe=4))
     numbers = row.numbers(DEPTH)
     assert len(numbers) == row_size(DEPTH)
     assert Row.of(numbers, DEPTH) == row

@@ -38,8 +38,8 @@ def test_nothing_is_compiled_while_sequences_wait(tmp_path: Path, device_gate: b
     driver = built(tmp_path, {"mode": "adaptive"}, device_gate=device_gate, agreed=agreed)
     compiled_functions: tuple[Any, ...] = (
         decide.draft_by_handle,
-        decide.follow_by_handle,
-        decide.wish_by_handle,
+        decide.count_by_handle,
+        decide.probe_by_handle,
         decide.observe_by_handle,
         decide.goodput_by_handle,
         decide.factors_by_handle,

@@ -133,7 +133,7 @@ def test_launches_overlap_with_the_step_before() -> None:
 def test_launches_keep_the_pace_of_a_recorded_host() -> None:
     """Two prompts on idle engines, 12 s apart, on a host that is half as fast every other 10 s."""
     run = prepare(_launching([0.0, 12.0]), log_steps=True)
-    tables = run.simulation.tables._replace(host_pace=np.array([1.0, 2.0]), pace_seconds=10.0)
+    tables = run.simulation.tables._replace(launch_slowdown=np.array([1.0, 2.0]), slowdown_seconds=10.0)
     run.simulation = run.simulation._replace(tables=tables)
     run.play(lambda _: None)
     steps = run.logged_steps()
@@ -144,9 +144,9 @@ def test_launches_keep_the_pace_of_a_recorded_host() -> None:
 def test_prompts_take_longer_where_positions_are_no_multiple_of_four() -> None:
     """If that was measured. Decode steps, and steps in a graph, do not."""
 
-    def seconds(tokens: int, odd_position_seconds: float) -> tuple[float, float]:
+    def seconds(tokens: int, unaligned_position_seconds: float) -> tuple[float, float]:
         one = _launching([0.0], microseconds=1.0, tokens=tokens)
-        time = replace(one.scenario.engine_time, odd_position_seconds=odd_position_seconds)
+        time = replace(one.scenario.engine_time, unaligned_position_seconds=unaligned_position_seconds)
         steps = simulate(replace(one, pricer=Pricer(replace(one.scenario, engine_time=time))), log_steps=True).steps
         return steps["seconds"][0], steps["seconds"][1:].sum()
 

@@ -1,10 +1,10 @@
-"""Prices corrected by steps of such a server outside of the cells: idle prompts, and batches that shrink.
+"""Prices corrected by steps of such a server outside of its cells: idle prompts, and batches that shrink.
 
 `lab/gpu/served.py` plays that trace on each server. It gives the host's time per launch, how much longer prompts take
 than priced by their tokens, and how much longer steps and rounds do, by batch. Rounds that vLLM runs in piecewise
 graphs for want of a full one are left out: launches explain them. Where a cell has looked at its host just before and
-after, the time per launch is from there. It swings within seconds, so that the simulated host keeps the pace of these
-prompts, in order.
+after, the time per launch is from there. Launch times vary within seconds, so the simulated host replays those of these
+prompts, in the order of each look.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ PROMPT_SECONDS = 0.35  # from one idle prompt of such a trace to the next (`lab/
 LOOK_SECONDS = 0.15  # and of prompts beside a batch
 _LEAST = 4  # steps of a batch size that count
 _IDLE_SECONDS = 0.02
-# More per position where a step's positions are not a multiple of four, with weights in FP8 blocks (`odd_seconds`). In
-# the GLM cells without speculation, 25 such steps whose kernels outlast their launches take 29.0 to 30.8 µs per
-# position, two others 21.3 and 22.1 and idle prompts 21.6. The calibrations so far only have multiples of four.
-_ODD_SECONDS = 8.4e-6
+# More per position where a step's positions are not a multiple of four, with weights in FP8 blocks. In the GLM cells
+# without speculation of the first two leases, 25 such steps whose kernels outlast their launches take 29.0 to 30.8 µs
+# per position, two others 21.3 and 22.1 and idle prompts 21.6. The calibrations so far only have multiples of four.
+_UNALIGNED_SECONDS = 8.4e-6
 _HOST_BOUND = 1.1  # a prompt that takes no more than this times its launches does not show what its kernels take
 
 
@@ -102,7 +102,7 @@ class Prompts:
 
     tokens: FloatArray
     ratio: FloatArray
-    odd_seconds: float
+    unaligned_seconds: float
 
     def factor(self, tokens: FloatArray) -> FloatArray:
         return np.asarray(np.interp(np.log(np.maximum(tokens, 1.0)), np.log(self.tokens), self.ratio))
@@ -139,7 +139,7 @@ class CorrectedPricer(Pricer):
         """With launches at the recorded pace, from this share of the recording on."""
         correction = self._correction
         pace = np.roll(correction.launches / correction.launch_seconds, -int(start * correction.launches.size))
-        return tables._replace(host_pace=np.ascontiguousarray(pace), pace_seconds=correction.apart_seconds)
+        return tables._replace(launch_slowdown=np.ascontiguousarray(pace), slowdown_seconds=correction.apart_seconds)
 
     def _sharing(self, scenario: Scenario) -> Pricer:
         return CorrectedPricer(scenario, self._correction)
@@ -194,21 +194,24 @@ def _launch_seconds(log: Steps, chosen: IntArray, scenario: Scenario, *, specula
 
 def prompts_of(idle: Sequence[IdlePrompt], *, blocks: bool) -> Prompts:
     """`blocks`: weights are in FP8 blocks. Prompts shorter than those whose kernels were seen are corrected alike."""
-    even = sorted({one.tokens for one in idle if one.tokens % 4 == 0})
-    ratios = [[one.seconds / one.priced_seconds for one in idle if one.tokens == tokens] for tokens in even]
+    alike = sorted({one.tokens for one in idle if one.tokens % 4 == 0 or not blocks})
+    ratios = [[one.seconds / one.priced_seconds for one in idle if one.tokens == tokens] for tokens in alike]
     found = Prompts(
-        tokens=np.array(even or [1], dtype=np.float64),
+        tokens=np.array(alike or [1], dtype=np.float64),
         ratio=np.array([float(np.median(every)) for every in ratios] or [1.0]),
-        odd_seconds=0.0,
+        unaligned_seconds=0.0,
     )
-    return replace(found, odd_seconds=_odd_seconds(idle, found)) if blocks else found
+    return replace(found, unaligned_seconds=_unaligned_seconds(idle, found)) if blocks else found
 
 
-def _odd_seconds(idle: Sequence[IdlePrompt], even: Prompts) -> float:
-    """If no such prompts were played, as in the cells of served-h200."""
-    odd = [one for one in idle if one.tokens % 4 > 0]
-    more = [(one.seconds - even.factor(np.array(one.tokens)) * one.priced_seconds) / one.tokens for one in odd]
-    return max(float(np.median(more)), 0.0) if more else _ODD_SECONDS
+def _unaligned_seconds(idle: Sequence[IdlePrompt], aligned: Prompts) -> float:
+    """More per position than aligned prompts; a constant if the calibrations have no others."""
+    more = [
+        (one.seconds - aligned.factor(np.array(one.tokens)) * one.priced_seconds) / one.tokens
+        for one in idle
+        if one.tokens % 4 > 0
+    ]
+    return max(float(np.median(more)), 0.0) if more else _UNALIGNED_SECONDS
 
 
 def idle_prompts(cell: Cell, pricer: Pricer) -> list[IdlePrompt]:

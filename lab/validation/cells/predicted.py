@@ -104,7 +104,7 @@ def _corrected(served: Serving, correction: Correction) -> Serving:
     time = replace(
         served.scenario.engine_time,
         kernel_launch_seconds=correction.launch_seconds,
-        odd_position_seconds=correction.prompts.odd_seconds,
+        unaligned_position_seconds=correction.prompts.unaligned_seconds,
     )
     return replace(served, pricer=CorrectedPricer(replace(served.scenario, engine_time=time), correction))
 
@@ -117,7 +117,7 @@ def calibration(cell: Cell, prices: Prices) -> Correction:
     if not cell.given.get("host"):
         return found
     looks = _lease_looks(cell.folder) if prices.all_looks else _looks(cell)
-    return replace(found, launches=np.concatenate(looks), apart_seconds=LOOK_SECONDS)
+    return replace(found, launches=np.concatenate(looks), apart_seconds=LOOK_SECONDS) if looks else found
 
 
 def _looks(cell: Cell) -> tuple[FloatArray, ...]:

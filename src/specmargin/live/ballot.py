@@ -39,7 +39,7 @@ class Row:
             return [*map(float, head), *[0.0] * (row_size(max_depth) - len(head))]
         factors = self.vote.verify_factors or (1.0,) * (max_depth + 1)
         rest = (float(self.vote.load), *self.vote.tokens_by_depth, self.vote.draft_factor, *factors)
-        return [*map(float, head), *rest, float(self.vote.wish)]
+        return [*map(float, head), *rest, float(self.vote.probe)]
 
     @classmethod
     def of(cls, numbers: Numbers, max_depth: int) -> Row:
@@ -52,7 +52,7 @@ class Row:
                 tokens_by_depth=tuple(tokens),
                 draft_factor=_believed(rest[0]),
                 verify_factors=tuple(map(_believed, rest[1:-1])),
-                wish=int(rest[-1]),
+                probe=int(rest[-1]),
             )
         return cls(serial=serial, counter=counter, depth=depth, vote=vote)
 

@@ -25,7 +25,7 @@ from specmargin.live.settings_schema import Mode
 from specmargin.policies.controller import Controller
 from specmargin.policies.policy import NOT_DECIDED, Decision, Outcome, Policy, ScheduledDepth
 from specmargin.policies.tables import to_depth
-from specmargin.policies.vote import RankVote, VoteRules, over_lockstep
+from specmargin.policies.vote import RankVote, VoteRules, lockstep_ratio
 from specmargin.step import IntArray
 
 _FORGETTING = 0.98  # per step, of the goodput on the board
@@ -52,6 +52,7 @@ class _FinishedStep(NamedTuple):
     drafted: int
     planned: _Planned
     drafts: _Drafts  # verified in the step
+    loads: Sequence[int]  # of ranks that vote, when it ended
 
 
 class Agreed(NamedTuple):
@@ -181,7 +182,7 @@ class Driver:
     def _draft_depth(self, policy: Policy, request_ids: Collection[str]) -> int:
         if self.agreed is not None:
             if isinstance(policy, Controller):
-                policy.follow()
+                policy.count_step()
                 self._followed += 1
             self._pending = Decision(self.agreed.depth())
             return self._pending.depth
@@ -228,15 +229,15 @@ class Driver:
         tokens = load * (1.0 + np.concatenate([[0.0], np.cumsum(survival)]))
         drafting, verifying = time_factors(load)
         factors = (*verifying, *[1.0] * self.max_depth)[: self.max_depth + 1]
-        wish, followed, self._followed = -1, self._followed, 0
+        probe, followed, self._followed = -1, self._followed, 0
         if load and self.agreed is not None and isinstance(policy, Controller):
-            wish = policy.wish(load, self.agreed.depth(), followed)
+            probe = policy.worth_probing(load, self.agreed.depth(), followed)
         return RankVote(
             load=load,
             tokens_by_depth=tuple(tokens.tolist()),
             draft_factor=drafting,
             verify_factors=factors,
-            wish=wish,
+            probe=probe,
         )
 
     # --- outcomes ---
@@ -247,7 +248,8 @@ class Driver:
         if step.worker_faults:
             self.guard.faults["gate"] = step.worker_faults
         if step.verified.size:
-            self._unlearned.append(_FinishedStep(step, drafted, planned, self._drafts))
+            loads = () if self.agreed is None else self.agreed.loads()
+            self._unlearned.append(_FinishedStep(step, drafted, planned, self._drafts, loads))
         self._since_learned += 1
         if self._since_learned >= self.learn_every:
             self.settle()
@@ -265,7 +267,7 @@ class Driver:
         self.board.show_guard(self.guard)
 
     def _learn(self, finished: _FinishedStep) -> None:
-        step, drafted, planned, drafts = finished
+        step, drafted, planned, drafts, loads = finished
         verified, accepted = step.verified, step.accepted
         if verified.size != accepted.size or (self.capture is not None and verified.size != len(step.request_ids)):
             raise EngineError("a step's outcome must have one entry per sequence")
@@ -279,7 +281,7 @@ class Driver:
             self._drafted.fill(min(max(drafted, 0), self.max_depth))
             seconds = step.seconds if timed else math.nan
             if self.agreed is not None:
-                seconds *= self._over_lockstep(self.policy, self.agreed.loads(), verified, drafted)
+                seconds *= self._lockstep_ratio(self.policy, loads, verified, drafted)
             decision = planned.decision
             outcome = Outcome(
                 decision=decision if step.expected is None else decision._replace(expected=step.expected),
@@ -294,13 +296,13 @@ class Driver:
         if self.capture is not None:
             self.capture.step(step, drafted)
 
-    def _over_lockstep(self, policy: Policy, loads: Sequence[int], verified: IntArray, drafted: int) -> float:
+    def _lockstep_ratio(self, policy: Policy, loads: Sequence[int], verified: IntArray, drafted: int) -> float:
         """NaN where the loads of other ranks are not known: then a step's time says nothing."""
         if not (isinstance(policy, Controller) and any(loads)):
             return math.nan
         deepest = min(self.max_depth, policy.table.max_depth)
         depths = min(int(verified.max()), deepest), min(max(drafted, 0), deepest)
-        return over_lockstep(policy.table, loads, verified.size, *depths)
+        return lockstep_ratio(policy.table, loads, verified.size, *depths)
 
     def _show(self, step: StepDone, planned: _Planned, drafted: int, *, timed: bool) -> None:
         board, batch = self.board, step.verified.size

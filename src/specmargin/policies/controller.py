@@ -73,13 +73,13 @@ class Controller(Compiled):
         rounds = as_int64(drafted), as_int64(verified), as_int64(accepted)
         return bool(decide.observe_by_handle(self._handle, *rounds, seconds, expected))
 
-    def follow(self) -> None:
+    def count_step(self) -> None:
         """A step whose depth was decided elsewhere: it counts, as what was learned becomes older."""
-        decide.follow_by_handle(self._handle)
+        decide.count_by_handle(self._handle)
 
-    def wish(self, batch: int, depth: int, steps: int) -> int:
+    def worth_probing(self, batch: int, depth: int, steps: int) -> int:
         """A depth worth trying for one step, after so many that drafted `depth` as decided elsewhere; −1: none."""
-        return int(decide.wish_by_handle(self._handle, batch, depth, steps))
+        return int(decide.probe_by_handle(self._handle, batch, depth, steps))
 
     def mean_survival(self) -> FloatArray:
         """By depth, as learned so far."""

@@ -26,7 +26,7 @@ class RankVote:
     tokens_by_depth: tuple[float, ...]  # committed per step, by all of them
     draft_factor: float = 1.0  # learned times over prices
     verify_factors: tuple[float, ...] = ()  # by depth; empty: as priced
-    wish: int = -1  # a depth that it finds worth trying for one step; −1: none
+    probe: int = -1  # a depth that it finds worth trying for one step; −1: none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,17 +53,17 @@ def voted_depth(rules: VoteRules, votes: Sequence[RankVote], current: int) -> in
 def probed_depth(rules: VoteRules, votes: Sequence[RankVote], current: int, serial: int) -> int | None:
     """A depth to try for one step after the vote of this number; None: none.
 
-    It is what the busiest rank wishes. Now and then there is a probe without a wish: every
-    second of them is of the runner-up, every second other one of the third, and so on, so that what may soon be best,
-    and costs least to try, is seen most often.
+    It is what the busiest rank asks for. If it asks for nothing, every eighth vote probes all the same: half of these
+    probes try the second-best depth, a quarter the third-best, and so on, because these may soon be best and cost least
+    to try.
     """
     if not any(vote.load for vote in votes):
         return None
     goodput = _goodput(rules, votes)
     others = sorted(goodput.keys() - {current}, key=lambda depth: (-goodput[depth], depth))
-    wishes = [vote.wish for vote in _Load.of(votes).leading if vote.wish in others]
-    if wishes:
-        return wishes[0]
+    probes = [vote.probe for vote in _Load.of(votes).leading if vote.probe in others]
+    if probes:
+        return probes[0]
     turn, rest = divmod(serial, PROBE_EVERY)
     if rest:
         return None
@@ -87,13 +87,14 @@ def lockstep_seconds(table: PriceTable, votes: Sequence[RankVote], depth: int) -
     return _Load.of(votes).round_seconds(table, depth)
 
 
-def over_lockstep(table: PriceTable, loads: Sequence[int], own: int, verified: int, drafted: int) -> float:
+def lockstep_ratio(table: PriceTable, loads: Sequence[int], own: int, verified: int, drafted: int) -> float:
     """The price of a step with `own` sequences on every rank, over its price with these loads.
 
     A rank learns by the first, and its steps take the second: without this ratio what other ranks do would look like
-    a fault of its prices, and votes, which know the loads, would correct for it twice.
+    a fault of its prices, and votes, which know the loads, would correct for it twice. `loads` are those of the last
+    vote, since when this rank may have got more sequences.
     """
-    busiest, mean = max(own, *loads), sum(loads) / len(loads)
+    busiest, mean = max(own, *loads), max(own, sum(loads)) / len(loads)
     alike, lockstep = _parts(table, own, own, verified, drafted), _parts(table, busiest, mean, verified, drafted)
     return sum(alike) / max(sum(lockstep), 1e-9)
 

@@ -108,9 +108,9 @@ class EngineTime:
     layer; `floor_layer_seconds`, the shortest step with piecewise graphs per layer. An engine that captured full graphs
     only for steps with drafts runs piecewise while speculation is off: `off_floor_layer_seconds`.
 
-    `odd_position_seconds` is what a step with prompts beyond the largest graph takes more per position if its positions
-    are not a multiple of four: vLLM's CUTLASS kernel for FP8 blocks then swaps its operands, which is made for few
-    positions (vLLM pull request 44572). Only the simulator counts it, and only where it was measured.
+    `unaligned_position_seconds` is what a step with prompts beyond the largest graph takes more per position, if its
+    positions are not a multiple of four: vLLM's CUTLASS kernel for FP8 blocks then swaps its operands, which is made
+    for few positions (vLLM pull request 44572). Only the simulator counts it, and only where it was measured.
     """
 
     step_seconds: float = 0.0
@@ -135,7 +135,7 @@ class EngineTime:
     eager_layer_seconds: float = 0.0
     floor_layer_seconds: float = 0.0
     off_floor_layer_seconds: float = 0.0
-    odd_position_seconds: float = 0.0
+    unaligned_position_seconds: float = 0.0
     plain_ahead: bool = False  # steps without speculation are scheduled while the one before runs
     rounds_ahead: bool = False  # those with it
     catches_up_alone: bool = False  # the drafter reads the run just verified in a pass of its own, without logits

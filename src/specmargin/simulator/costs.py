@@ -48,7 +48,7 @@ def target_seconds(simulation: Simulation) -> None:
             prefill += tables.draft_prompt_token_seconds * step.prompt_tokens
         every = positions + step.prompt_tokens
         if every > tables.graph_limit and every % 4 > 0:
-            prefill += tables.odd_position_seconds * every
+            prefill += tables.unaligned_position_seconds * every
         totals.prefill += prefill
         seconds += prefill
     mixed = step.rounds > 0 and step.prompt_tokens > 0
@@ -77,10 +77,10 @@ def _graph(simulation: Simulation, positions: int) -> tuple[int, bool]:
 
 
 @compiled
-def host_pace(tables: StepTables, moment: float) -> float:
+def slowdown_at(tables: StepTables, moment: float) -> float:
     """What a launch takes then, over its mean."""
-    size = tables.host_pace.size
-    return float(tables.host_pace[0 if size == 1 else int(moment / tables.pace_seconds) % size])
+    size = tables.launch_slowdown.size
+    return float(tables.launch_slowdown[0 if size == 1 else int(moment / tables.slowdown_seconds) % size])
 
 
 @compiled
@@ -89,19 +89,19 @@ def launch_seconds(
 ) -> tuple[float, float]:
     """Of a step with `seconds` of kernels: what the host takes to launch it, and how much longer the step takes so."""
     tables = simulation.tables
-    pace = host_pace(tables, simulation.state.totals[0].clock)
+    slowdown = slowdown_at(tables, simulation.state.totals[0].clock)
     if positions > tables.graph_limit:
         floor = tables.eager_mixed_floor_seconds if mixed else tables.eager_floor_seconds
         if prompts and simulation.limits.speculating:
             floor += tables.draft_prompt_floor_seconds
-        floor *= pace
+        floor *= slowdown
         return floor, max(floor - seconds, tables.eager_seconds)
     floor = tables.verify_floor_seconds if verifies else tables.floor_seconds
     if not full:
         floor = max(floor, tables.piecewise_floor_seconds)
     if prompts:
         floor = tables.mixed_floor_seconds if mixed else tables.prompt_floor_seconds
-    floor *= pace
+    floor *= slowdown
     return floor, max(floor - seconds, 0.0)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from specmargin.compiler import compiled, compiled_apart
 from specmargin.simulator.arrivals import blocks_for, dequeue, put_back, read, release, unread
-from specmargin.simulator.costs import host_pace
+from specmargin.simulator.costs import slowdown_at
 from specmargin.simulator.pool import begin, find_prefix, free_among, learn, take
 from specmargin.simulator.queues import comes_before
 from specmargin.simulator.state import Limits, Log, Simulation, State
@@ -340,7 +340,7 @@ def _run_ahead(simulation: Simulation, alone_seconds: float) -> float:
     engine, step, totals = state.engine[0], state.step[0], state.totals[0]
     kernels = alone_seconds - step.waiting_seconds
     host = tables.host_step_seconds + tables.host_sequence_seconds * (step.rounds + step.ready)
-    host *= host_pace(tables, engine.decided)
+    host *= slowdown_at(tables, engine.decided)
     begin = engine.decided + min(host, kernels)  # graphs are launched at the end of this, others from then on
     launched = begin + step.launch_seconds
     seconds = max(max(totals.clock, begin) + kernels, launched) - totals.clock

@@ -49,15 +49,17 @@ class StepTables(NamedTuple):
     mixed_floor_seconds: float  # of those with prompts beside decoding sequences
     piecewise_floor_seconds: float  # shortest step in piecewise graphs
     draft_prompt_floor_seconds: float  # more without a graph, if a drafter reads prompts too
-    odd_position_seconds: float  # more per position of a step with prompts and no graph, if not a multiple of four
+    unaligned_position_seconds: (
+        float  # more per position of a step with prompts and no graph, if not a multiple of four
+    )
     graph_limit: float  # positions of the largest CUDA graph, over all ranks that share the tables
     off_step_seconds: float  # with speculation configured and nothing drafted: per step
     off_sequence_seconds: float  # and per sequence
     overlap: float  # hit rate of overlapped drafting; negative if drafting follows verification
     host_step_seconds: float  # of the host before it launches a step
     host_sequence_seconds: float
-    host_pace: FloatArray  # what launches take over their mean, in one span of time after the other, in circles
-    pace_seconds: float  # of a span
+    launch_slowdown: FloatArray  # launch time over its mean, by span of time, repeated cyclically
+    slowdown_seconds: float  # of a span
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,15 +116,15 @@ def step_tables(
         mixed_floor_seconds=max(engine.floor_seconds(engine.prompt_graph, counts, mixed=True), pieces),
         piecewise_floor_seconds=max(engine.floor_seconds(Graph.PIECEWISE, counts), pieces),
         draft_prompt_floor_seconds=engine.kernel_launch_seconds * DRAFT_PROMPT,
-        odd_position_seconds=engine.odd_position_seconds,
+        unaligned_position_seconds=engine.unaligned_position_seconds,
         graph_limit=math.inf if engine.graph_limit is None else float(engine.graph_limit * sharing),
         off_step_seconds=engine.off_step_seconds,
         off_sequence_seconds=engine.off_sequence_seconds / sharing,
         overlap=-1.0 if drafter.hit_rate is None else drafter.hit_rate,
         host_step_seconds=engine.kernel_launch_seconds * HOST_STEP,
         host_sequence_seconds=engine.kernel_launch_seconds * HOST_SEQUENCE,
-        host_pace=np.ones(1),
-        pace_seconds=1.0,
+        launch_slowdown=np.ones(1),
+        slowdown_seconds=1.0,
     )
 
 

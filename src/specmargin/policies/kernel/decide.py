@@ -298,12 +298,12 @@ def draft_by_handle(handle: Handle, batch: int) -> tuple[int, bool]:
 
 
 @entry
-def follow_by_handle(handle: Handle) -> None:
+def count_by_handle(handle: Handle) -> None:
     handle.kernel.learned.marks[0].step += 1
 
 
 @entry
-def wish_by_handle(handle: Handle, batch: int, depth: int, steps: int) -> int:
+def probe_by_handle(handle: Handle, batch: int, depth: int, steps: int) -> int:
     """What is worth trying for one step while others decide that `depth` is drafted; −1: nothing. `steps`: since this
     was last asked."""
     kernel = handle.kernel
